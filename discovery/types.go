@@ -1,0 +1,166 @@
+package discovery
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// The values under the keys. They are JSON; a reader ignores fields that it
+// does not know. Writer is a nonce that makes each written value unlike the one
+// before (see Store.Commit); NewNonce makes one.
+
+// ClusterID is under KeyClusterID.
+type ClusterID struct {
+	ID string `json:"id"` // random UUID, made once
+}
+
+// Broker is under KeyBroker.
+type Broker struct {
+	ID      int32  `json:"id"`
+	Host    string `json:"host"` // as advertised to Kafka clients
+	Port    int32  `json:"port"`
+	Rack    string `json:"rack,omitempty"`
+	Version string `json:"version"`
+	Nonce   string `json:"nonce"`   // of the data folder
+	Session string `json:"session"` // so that suspicion can destroy it
+	Service string `json:"service"` // ID of its registration, to find its health
+}
+
+// Phase of a topic.
+type Phase string
+
+const (
+	PhaseCreating Phase = "creating" // not placed yet
+	PhaseLive     Phase = "live"
+	PhaseDeleting Phase = "deleting" // the only phase in which files are removed
+)
+
+// Topic is under KeyTopic.
+type Topic struct {
+	Name        string            `json:"name"`
+	UUID        string            `json:"uuid"`
+	Phase       Phase             `json:"phase"`
+	Partitions  int32             `json:"partitions"`
+	Replication int16             `json:"replication"`
+	Configs     map[string]string `json:"configs,omitempty"` // by Kafka's names
+	Created     time.Time         `json:"created"`
+	Writer      string            `json:"writer"`
+}
+
+// PartitionState is where one partition lives. Leader -1 means none.
+type PartitionState struct {
+	Replicas []int32 `json:"replicas"`
+	Leader   int32   `json:"leader"`
+	Epoch    int32   `json:"epoch"` // leader epoch: raised with every change of leader or restart of it
+	ISR      []int32 `json:"isr"`
+}
+
+// Shard is under KeyShard: the partitions shard*64 … shard*64+len-1.
+type Shard struct {
+	Partitions []PartitionState `json:"partitions"`
+	Writer     string           `json:"writer"`
+}
+
+// Versions is under KeyVersions. Changed lists "topics/<name>" and
+// "state/<uuid>/<shard>" keys, newest last, at most 64; entry i belongs to the
+// counter Counter-len(Changed)+1+i. A reader that missed more re-lists all.
+type Versions struct {
+	Counter uint64   `json:"counter"`
+	Changed []string `json:"changed"`
+}
+
+// ProducerIDs is under KeyProducerIDs: the first producer id not given out.
+type ProducerIDs struct {
+	Next   int64  `json:"next"`
+	Writer string `json:"writer"`
+}
+
+// Sidecar is under KeySidecar.
+type Sidecar struct {
+	ID      string `json:"id"`
+	Address string `json:"address"` // of its HTTP API
+	Version string `json:"version"`
+	Nonce   string `json:"nonce"` // of the data folder
+	Session string `json:"session"`
+	Service string `json:"service"`
+}
+
+// GroupConfig is under KeyGroupConfig. Zero fields mean the default.
+type GroupConfig struct {
+	Order       string `json:"order"`             // partition, key or none
+	LeaseMillis int64  `json:"lease_ms"`          // default lease
+	MaxAttempts int    `json:"max_attempts"`      // 0: no limit
+	Exclusive   string `json:"exclusive"`         // available or strict
+	From        string `json:"from"`              // earliest, latest or RFC 3339
+	Dead        string `json:"dead,omitempty"`    // topic of dead letters
+	Created     string `json:"created,omitempty"` // RFC 3339
+	Writer      string `json:"writer"`
+}
+
+// Begin is under KeyBegin: what `from` was resolved to, once, by partition.
+// A partition that is not listed starts at its log's start.
+type Begin struct {
+	UUID    string          `json:"uuid"` // of the topic
+	From    string          `json:"from"`
+	Offsets map[int32]int64 `json:"offsets"`
+	Writer  string          `json:"writer"`
+}
+
+// Member is under KeyMember.
+type Member struct {
+	Sidecar string    `json:"sidecar"`
+	Topics  []string  `json:"topics"`
+	Joined  time.Time `json:"joined"`
+	Nonce   string    `json:"nonce"`
+	Session string    `json:"session"`
+	Service string    `json:"service"`
+}
+
+// Planner is under KeyPlanner.
+type Planner struct {
+	Sidecar string `json:"sidecar"`
+	Session string `json:"session"`
+	Service string `json:"service"`
+	Writer  string `json:"writer"`
+}
+
+// Assignment is under KeyAssign.
+type Assignment struct {
+	Plan       uint64             `json:"plan"`       // rises with every plan of the group
+	Partitions map[string][]int32 `json:"partitions"` // by topic, sorted
+	Seeks      map[string]uint64  `json:"seeks,omitempty"`
+	Cause      string             `json:"cause"` // why it changed, for people
+	Writer     string             `json:"writer"`
+}
+
+// Owner is under KeyOwner.
+type Owner struct {
+	Sidecar string `json:"sidecar"`
+	Nonce   string `json:"nonce"`
+	Plan    uint64 `json:"plan"`
+}
+
+// Seek is under KeySeek. Epoch rises by one with each.
+type Seek struct {
+	Epoch   uint64          `json:"epoch"`
+	UUID    string          `json:"uuid"` // of the topic
+	To      string          `json:"to,omitempty"`
+	Offsets map[int32]int64 `json:"offsets"` // resolved when it was asked for
+	Writer  string          `json:"writer"`
+}
+
+// Decode reads the JSON value of an entry.
+func Decode[T any](e Entry) (T, error) {
+	var v T
+	err := json.Unmarshal(e.Value, &v)
+	return v, err
+}
+
+// Encode writes a value as JSON. The types of this package always can be.
+func Encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

@@ -1,0 +1,268 @@
+// Package api holds the types of the sidecar's HTTP API, the only definition
+// of them: the sidecar serves these and the sdk speaks them.
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Names of headers.
+const (
+	HeaderRecord         = "Record-Header"   // n=v, may be repeated: a header of the record
+	HeaderIdempotencyKey = "Idempotency-Key" // makes a repeated request safe
+	HeaderRetryAfter     = "Retry-After"     // seconds
+	ContentTypeNDJSON    = "application/x-ndjson"
+	ContentTypeJSON      = "application/json"
+)
+
+// Published is the answer to POST /topics/T.
+type Published struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`    // -1 with ack=leader where the broker did not tell
+	Timestamp int64  `json:"timestamp"` // of the record, Unix milliseconds
+}
+
+// Record is one element of POST /topics/T/batch. Value holds the JSON of the
+// element's "value": a string stands for its bytes, any other JSON for its
+// text to the letter; absent or null makes a tombstone. Value64 and Key64 are
+// base64 for bytes that are not UTF-8. At most one of each pair is given.
+type Record struct {
+	Value     json.RawMessage   `json:"value,omitempty"`
+	Value64   *string           `json:"value64,omitempty"`
+	Key       *string           `json:"key,omitempty"`
+	Key64     *string           `json:"key64,omitempty"`
+	Headers   map[string]string `json:"headers,omitempty"`
+	Partition *int32            `json:"partition,omitempty"`
+	Timestamp *int64            `json:"ts,omitempty"` // Unix milliseconds
+}
+
+// BatchResult is the fate of one record of a batch, in input order: either
+// Error is nil and the record is at Offset, or it is not.
+type BatchResult struct {
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
+	Error     *Error `json:"error,omitempty"`
+}
+
+// BatchPublished is the answer to POST /topics/T/batch: 200 when all are
+// written, 207 when some are not, the common status when all failed alike.
+type BatchPublished struct {
+	Topic   string        `json:"topic"`
+	Written int           `json:"written"`
+	Failed  int           `json:"failed"`
+	Results []BatchResult `json:"results"`
+}
+
+// Message is one pulled or peeked message.
+type Message struct {
+	ID         string       `json:"id"`                // topic/partition/offset; stable: store it to be effectively once
+	Receipt    string       `json:"receipt,omitempty"` // opaque; proves the lease. None when peeked or with ack=auto
+	Topic      string       `json:"topic"`
+	Partition  int32        `json:"partition"`
+	Offset     int64        `json:"offset"`
+	Key        *string      `json:"key,omitempty"`   // when UTF-8
+	Key64      *string      `json:"key64,omitempty"` // base64 when not
+	Value      *string      `json:"value"`           // when UTF-8; null for a tombstone or with value64
+	Value64    *string      `json:"value64,omitempty"`
+	Headers    []HeaderPair `json:"headers,omitempty"`
+	Timestamp  int64        `json:"ts"`                    // Unix milliseconds
+	Attempt    int          `json:"attempt,omitempty"`     // 1 at the first hand-out
+	LeaseUntil *time.Time   `json:"lease_until,omitempty"` // absent when peeked or with ack=auto
+}
+
+// HeaderPair is one header of a record: names may repeat and order is kept.
+type HeaderPair struct {
+	Name    string  `json:"name"`
+	Value   *string `json:"value,omitempty"`
+	Value64 *string `json:"value64,omitempty"`
+}
+
+// Reason says why a pull returned no message.
+type Reason string
+
+const (
+	ReasonAtEnd             Reason = "at_end"              // everything that is owned here has been handed out
+	ReasonNoPartition       Reason = "no_partition"        // more members than partitions
+	ReasonRebalancing       Reason = "rebalancing"         // partitions are on their way
+	ReasonInFlightFull      Reason = "in_flight_full"      // leases are out; ack them
+	ReasonRateLimited       Reason = "rate_limited"        //
+	ReasonPaused            Reason = "paused"              //
+	ReasonBrokersDown       Reason = "brokers_down"        // the leaders of what is owned here are away
+	ReasonDeadLetterBlocked Reason = "dead_letter_blocked" // a dead letter could not be written
+	ReasonUnproven          Reason = "ownership_unproven"  // exclusive=strict and Consul is away
+)
+
+// PullBody is the optional body of a pull.
+type PullBody struct {
+	Ack  []string `json:"ack,omitempty"`  // receipts
+	Nack []string `json:"nack,omitempty"` // receipts
+}
+
+// Pulled is the answer to a pull.
+type Pulled struct {
+	Messages  []Message        `json:"messages"`
+	Reason    *Reason          `json:"reason"`              // null when there are messages
+	Ownership string           `json:"ownership,omitempty"` // "unproven" while Consul has been away past the fence deadline
+	Acks      *ReceiptResponse `json:"acks,omitempty"`      // fate of the acks and nacks in the body
+}
+
+// Receipts is the body of ack, nack and extend.
+type Receipts struct {
+	Receipts []string `json:"receipts"`
+	Delay    string   `json:"delay,omitempty"` // nack: Go duration before redelivery
+	Error    string   `json:"error,omitempty"` // nack: why, for dead letters and people
+	Lease    string   `json:"lease,omitempty"` // extend: Go duration from now
+}
+
+// ReceiptResult is the fate of one receipt.
+type ReceiptResult struct {
+	Receipt     string     `json:"receipt"`
+	ID          string     `json:"id,omitempty"`
+	Provisional bool       `json:"provisional,omitempty"` // kept here; not proven to be the owner (Consul is away)
+	LeaseUntil  *time.Time `json:"lease_until,omitempty"` // extend
+	Error       *Error     `json:"error,omitempty"`
+}
+
+// ReceiptResponse is the answer to ack, nack and extend: 200 all well, 207
+// mixed, the common status when all failed alike.
+type ReceiptResponse struct {
+	OK      int             `json:"ok"`
+	Failed  int             `json:"failed"`
+	Results []ReceiptResult `json:"results"`
+}
+
+// GroupConfig is the body of PUT /groups/G and part of GET. Zero fields mean
+// the default (or, in PUT on an existing group, as it is).
+type GroupConfig struct {
+	Order       string `json:"order,omitempty"`        // partition (default), key, none
+	Lease       string `json:"lease,omitempty"`        // Go duration, default 30s
+	MaxAttempts *int   `json:"max_attempts,omitempty"` // 0: no limit
+	Exclusive   string `json:"exclusive,omitempty"`    // available (default) or strict
+	From        string `json:"from,omitempty"`         // earliest (default), latest or RFC 3339
+	Dead        string `json:"dead,omitempty"`
+}
+
+// Group is the answer to GET /groups/G.
+type Group struct {
+	Group   string        `json:"group"`
+	Config  GroupConfig   `json:"config"`
+	Planner string        `json:"planner,omitempty"`
+	Members []GroupMember `json:"members"`
+	Owners  []OwnedBy     `json:"partitions"`
+	History []Move        `json:"history"`
+}
+
+// GroupMember is a sidecar in a group.
+type GroupMember struct {
+	Sidecar string    `json:"sidecar"`
+	Address string    `json:"address,omitempty"`
+	Topics  []string  `json:"topics"`
+	Joined  time.Time `json:"joined"`
+}
+
+// OwnedBy says who owns a partition.
+type OwnedBy struct {
+	Topic      string `json:"topic"`
+	Partition  int32  `json:"partition"`
+	Owner      string `json:"owner,omitempty"`
+	Generation uint64 `json:"generation"`
+}
+
+// Move is one change of ownership, for people.
+type Move struct {
+	At        time.Time `json:"at"`
+	Topic     string    `json:"topic"`
+	Partition int32     `json:"partition"`
+	From      string    `json:"from,omitempty"`
+	To        string    `json:"to,omitempty"`
+	Cause     string    `json:"cause"`
+}
+
+// GroupList is the answer to GET /groups.
+type GroupList struct {
+	Groups []string `json:"groups"`
+}
+
+// Offsets is the answer to GET /groups/G/topics/T/offsets.
+type Offsets struct {
+	Group      string            `json:"group"`
+	Topic      string            `json:"topic"`
+	SeekEpoch  uint64            `json:"seek_epoch"`
+	Lag        int64             `json:"lag"` // messages, sum over the partitions
+	Partitions []PartitionOffset `json:"partitions"`
+}
+
+// PartitionOffset is where a group stands in a partition. The live sidecar
+// that owns the partition knows more than the last checkpoint: Source tells.
+type PartitionOffset struct {
+	Partition  int32   `json:"partition"`
+	Position   int64   `json:"position"` // low edge: everything below is acknowledged
+	Acked      int64   `json:"acked"`    // acknowledged above the low edge
+	Start      int64   `json:"start"`    // log start offset
+	End        int64   `json:"end"`      // high watermark
+	Lag        int64   `json:"lag"`      // messages between position and end that are not acknowledged
+	LagSeconds float64 `json:"lag_seconds"`
+	InFlight   int     `json:"in_flight"`
+	Owner      string  `json:"owner,omitempty"`
+	Generation uint64  `json:"generation"`
+	Source     string  `json:"source"` // live or checkpoint
+}
+
+// SeekRequest is the body of PUT /groups/G/topics/T/offsets: To or Offsets.
+type SeekRequest struct {
+	To      string           `json:"to,omitempty"`      // earliest, latest or RFC 3339
+	Offsets map[string]int64 `json:"offsets,omitempty"` // partition number → offset
+}
+
+// Sought is its answer.
+type Sought struct {
+	SeekEpoch uint64          `json:"seek_epoch"`
+	Offsets   map[int32]int64 `json:"offsets"`
+}
+
+// TopicList is the answer to GET /topics.
+type TopicList struct {
+	Topics []Topic `json:"topics"`
+}
+
+// Topic is the answer to GET and PUT /topics/T. PUT takes Partitions,
+// Replication and Configs.
+type Topic struct {
+	Topic       string            `json:"topic"`
+	UUID        string            `json:"uuid,omitempty"`
+	Replication int               `json:"replication,omitempty"`
+	Configs     map[string]string `json:"configs,omitempty"`
+	Partitions  []TopicPartition  `json:"partitions,omitempty"`
+}
+
+// TopicSpec is the body of PUT /topics/T.
+type TopicSpec struct {
+	Partitions  int32             `json:"partitions,omitempty"`  // default 4
+	Replication int16             `json:"replication,omitempty"` // default 1
+	Configs     map[string]string `json:"configs,omitempty"`
+}
+
+// TopicPartition is one partition of a topic. Leader -1: none.
+type TopicPartition struct {
+	Partition int32   `json:"partition"`
+	Leader    int32   `json:"leader"`
+	Replicas  []int32 `json:"replicas"`
+	ISR       []int32 `json:"isr"`
+	Start     int64   `json:"start"` // -1: not known, the leader is away
+	End       int64   `json:"end"`
+}
+
+// Peeked is the answer to GET /topics/T/partitions/P/messages.
+type Peeked struct {
+	Messages []Message `json:"messages"`
+	Next     int64     `json:"next"` // offset to ask for next
+	End      int64     `json:"end"`
+}
+
+// Health is the answer to /healthz and /readyz.
+type Health struct {
+	Status string   `json:"status"` // ok, or what is wrong
+	Causes []string `json:"causes,omitempty"`
+}

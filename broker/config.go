@@ -1,0 +1,122 @@
+package broker
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+)
+
+// Config says how a broker serves. The zero value is not usable: start from DefaultConfig.
+type Config struct {
+	// ID is this broker's number in the cluster, 0 or more. The agent sets it.
+	ID int32 `yaml:"-"`
+	// DataDir holds the partitions' folders. The agent sets it.
+	DataDir string `yaml:"-"`
+
+	Listen    string `yaml:"listen" help:"Address (host:port) that the Kafka protocol is served on; port 0 takes a free one; loopback by default because there is no TLS or SASL."`
+	Advertise string `yaml:"advertise" help:"Address (host:port) that clients are told to connect to; empty means the address that listen is bound to."`
+	Loops     int    `yaml:"loops" help:"Event loops for small requests, 1 to 64; 2 by default, since disk and network waits happen outside them."`
+
+	MaxRequestBytes        int64         `yaml:"max_request_bytes" help:"Largest request frame in bytes, 1 KiB to 2 GiB; 100 MiB by default as in Kafka (socket.request.max.bytes); a larger one closes the connection."`
+	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 256 MiB by default; further requests wait unread."`
+	MaxConnections         int           `yaml:"max_connections" help:"Connections in all, at least 1; 10000 by default; a further one is closed at once."`
+	MaxConnectionsPerIP    int           `yaml:"max_connections_per_ip" help:"Connections from one IP address, at least 1; 5000 by default; a further one is closed at once."`
+	MaxInFlightRequests    int           `yaml:"max_in_flight_requests" help:"Requests of one connection that may be unanswered at once, 1 to 10000; 100 by default; further ones wait unread."`
+	MaxInFlightBytes       int64         `yaml:"max_in_flight_bytes" help:"Bytes of one connection's unanswered requests, at least 1 KiB; 32 MiB by default; one request may always be in flight."`
+	MaxFetchBytes          int64         `yaml:"max_fetch_bytes" help:"Bytes of records in one Fetch answer at most, at least 1 KiB; 55 MiB by default as in Kafka; the first batch is sent whole even if larger."`
+	MaxFetchWait           time.Duration `yaml:"max_fetch_wait" help:"Longest time a Fetch may wait for data whatever the client asks, a positive duration; 1m by default."`
+	IdleTimeout            time.Duration `yaml:"idle_timeout" help:"A connection without a request for this long is closed, at least 1s; 10m by default as in Kafka (connections.max.idle.ms)."`
+	ReceiveTimeout         time.Duration `yaml:"receive_timeout" help:"A request that has begun must go on arriving, and an answer must go on being taken, within this time, at least 1s; 30s by default."`
+	RequestTimeout         time.Duration `yaml:"request_timeout" help:"Longest time for a request that asks the cluster (creating or deleting topics), a positive duration; 30s by default."`
+	AutoCreateTopics       bool          `yaml:"auto_create_topics" help:"Create an unknown topic when a client asks for its metadata and allows it; false by default, because a typing error would make a topic."`
+	AutoCreatePartitions   int32         `yaml:"auto_create_partitions" help:"Partitions of a topic created that way, 1 to 10000; 4 by default."`
+	RetentionCheckInterval time.Duration `yaml:"retention_check_interval" help:"How often logs are checked against retention.ms, retention.bytes and segment age, at least 1s; 1m by default."`
+	OpenParallelism        int           `yaml:"open_parallelism" help:"Partitions opened at once when the broker starts, 1 to 256; 8 by default."`
+}
+
+// DefaultConfig returns a configuration that serves on 127.0.0.1:9092. DataDir and ID are still to be set.
+func DefaultConfig() Config {
+	return Config{
+		Listen:                 "127.0.0.1:9092",
+		Loops:                  2,
+		MaxRequestBytes:        100 << 20,
+		MaxRequestMemory:       256 << 20,
+		MaxConnections:         10000,
+		MaxConnectionsPerIP:    5000,
+		MaxInFlightRequests:    100,
+		MaxInFlightBytes:       32 << 20,
+		MaxFetchBytes:          55 << 20,
+		MaxFetchWait:           time.Minute,
+		IdleTimeout:            10 * time.Minute,
+		ReceiveTimeout:         30 * time.Second,
+		RequestTimeout:         30 * time.Second,
+		AutoCreatePartitions:   4,
+		RetentionCheckInterval: time.Minute,
+		OpenParallelism:        8,
+	}
+}
+
+// Validate returns an error that names the yaml key and the right form of the first bad value.
+func (c Config) Validate() error {
+	if c.ID < 0 {
+		return fmt.Errorf("id: got %d: use a broker id of 0 or more", c.ID)
+	}
+	if err := checkAddress("listen", c.Listen, true); err != nil {
+		return err
+	}
+	if c.Advertise != "" {
+		if err := checkAddress("advertise", c.Advertise, false); err != nil {
+			return err
+		}
+	}
+	for _, r := range []struct {
+		key           string
+		got, min, max int64
+	}{
+		{"loops", int64(c.Loops), 1, 64},
+		{"max_request_bytes", c.MaxRequestBytes, 1 << 10, 1<<31 - 1},
+		{"max_request_memory", c.MaxRequestMemory, c.MaxRequestBytes, 1 << 62},
+		{"max_connections", int64(c.MaxConnections), 1, 1 << 31},
+		{"max_connections_per_ip", int64(c.MaxConnectionsPerIP), 1, 1 << 31},
+		{"max_in_flight_requests", int64(c.MaxInFlightRequests), 1, 10000},
+		{"max_in_flight_bytes", c.MaxInFlightBytes, 1 << 10, 1 << 62},
+		{"max_fetch_bytes", c.MaxFetchBytes, 1 << 10, 1<<31 - 1},
+		{"auto_create_partitions", int64(c.AutoCreatePartitions), 1, 10000},
+		{"open_parallelism", int64(c.OpenParallelism), 1, 256},
+	} {
+		if r.got < r.min || r.got > r.max {
+			return fmt.Errorf("%s: got %d: use a number from %d to %d", r.key, r.got, r.min, r.max)
+		}
+	}
+	for _, r := range []struct {
+		key      string
+		got, min time.Duration
+	}{
+		{"max_fetch_wait", c.MaxFetchWait, time.Nanosecond},
+		{"idle_timeout", c.IdleTimeout, time.Second},
+		{"receive_timeout", c.ReceiveTimeout, time.Second},
+		{"request_timeout", c.RequestTimeout, time.Nanosecond},
+		{"retention_check_interval", c.RetentionCheckInterval, time.Second},
+	} {
+		if r.got < r.min {
+			return fmt.Errorf("%s: got %q: use a duration of at least %s, such as 30s", r.key, r.got, r.min)
+		}
+	}
+	return nil
+}
+
+func checkAddress(key, addr string, zeroPort bool) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%s: got %q: use host:port such as 127.0.0.1:9092", key, addr)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || (n == 0 && !zeroPort) {
+		return fmt.Errorf("%s: got port %q: use a port number such as 9092", key, port)
+	}
+	if host == "" && !zeroPort {
+		return fmt.Errorf("%s: got %q: name the host that clients connect to, such as broker1.example:9092", key, addr)
+	}
+	return nil
+}

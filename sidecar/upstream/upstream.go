@@ -6,78 +6,131 @@ package upstream
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 
 	"sidestream/discovery"
-	"sidestream/sdk/api"
 )
 
 // Upstream is safe for concurrent use.
-type Upstream struct{}
+type Upstream struct {
+	cfg   Config
+	store discovery.Store
+	log   *zap.Logger
+	base  []kgo.Opt // what every client has: identity, dialling, login
+	cl    *kgo.Client
+	admin *kadm.Client
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // the follower of the brokers and requests for metadata
+
+	flights singleflight.Group
+
+	// mu guards what follows; it is never held across I/O.
+	mu      sync.Mutex
+	stopped bool
+	seeds   []string
+	clients []*kgo.Client // those that Client made; closed ones are dropped at the next change
+	topics  map[string]cached
+}
 
 // New prepares clients; it does not wait for any broker. With cfg.Bootstrap
 // the store is not used and may be nil.
 func New(cfg Config, store discovery.Store, log *zap.Logger) (*Upstream, error) {
-	return nil, errors.ErrUnsupported
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = zap.NewNop()
+	}
+	if len(cfg.Bootstrap) == 0 && store == nil {
+		return nil, fmt.Errorf("kafka.bootstrap: is empty and there is no discovery store to look up service %q", cfg.Service)
+	}
+	u := &Upstream{cfg: cfg, store: store, log: log, topics: map[string]cached{}}
+	u.ctx, u.cancel = context.WithCancel(context.Background())
+	u.seeds = slices.Clone(cfg.Bootstrap)
+
+	var err error
+	if u.base, err = baseOptions(cfg, log); err != nil {
+		u.cancel()
+		return nil, err
+	}
+	u.cl, err = u.Client(
+		// An admin request asks one broker after the other and gives up
+		// early: its caller is a person or an application that waits.
+		kgo.RetryTimeout(cfg.RequestTimeout),
+		kgo.RequestRetries(4),
+		kgo.RetryBackoffFn(adminBackoff),
+		kgo.RequestTimeoutOverhead(cfg.DialTimeout),
+	)
+	if err != nil {
+		u.cancel()
+		return nil, err
+	}
+	u.admin = kadm.NewClient(u.cl)
+	if len(cfg.Bootstrap) == 0 {
+		u.wg.Go(u.followBrokers)
+	}
+	return u, nil
 }
 
-// Close stops following the brokers. Clients from Client are the callers'.
-func (u *Upstream) Close() {}
+func adminBackoff(try int) time.Duration {
+	return min(50*time.Millisecond<<min(try, 4), 500*time.Millisecond)
+}
+
+// Close stops following the brokers and waits for it. Clients from Client are
+// their callers' to close.
+func (u *Upstream) Close() {
+	u.mu.Lock()
+	u.stopped = true
+	u.mu.Unlock()
+	u.cancel()
+	u.cl.Close()
+	u.wg.Wait()
+}
+
+// enter counts a request that Close waits for; false once it is closing. The
+// caller leaves by wg.Done.
+func (u *Upstream) enter() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.stopped {
+		return false
+	}
+	u.wg.Add(1)
+	return true
+}
 
 // Client makes a kgo client whose seeds follow the brokers; the caller closes it.
-func (u *Upstream) Client(opts ...kgo.Opt) (*kgo.Client, error) { return nil, errors.ErrUnsupported }
+func (u *Upstream) Client(opts ...kgo.Opt) (*kgo.Client, error) {
+	u.mu.Lock()
+	seeds := u.seeds
+	u.mu.Unlock()
+	all := append(slices.Clone(u.base), kgo.SeedBrokers(seedsOrNone(seeds)...))
+	cl, err := kgo.NewClient(append(all, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	u.mu.Lock()
+	u.clients = append(slices.DeleteFunc(u.clients, closed), cl)
+	changed := !slices.Equal(seeds, u.seeds)
+	seeds = u.seeds
+	u.mu.Unlock()
+	if changed { // they moved while the client was made
+		u.giveSeeds(cl, seeds)
+	}
+	return cl, nil
+}
+
+func closed(cl *kgo.Client) bool { return cl.Context().Err() != nil }
 
 // Admin is a shared client for admin requests. Do not close it.
-func (u *Upstream) Admin() *kadm.Client { return nil }
-
-// Topic is what the brokers say of a topic, from memory when that is no older
-// than a few seconds. Errors are *api.Error: topic_not_found at once for one
-// that is not there; brokers_unavailable when no broker answered within ctx
-// and the request timeout; bad_request for an impossible name; forbidden.
-func (u *Upstream) Topic(ctx context.Context, name string) (Topic, error) {
-	return Topic{}, errors.ErrUnsupported
-}
-
-// Refresh is Topic past the memory.
-func (u *Upstream) Refresh(ctx context.Context, name string) (Topic, error) {
-	return Topic{}, errors.ErrUnsupported
-}
-
-// Topics lists all topics, sorted by name.
-func (u *Upstream) Topics(ctx context.Context) ([]Topic, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// StartOffsets are the log start offsets by partition. Partitions whose leader
-// is away are left out and reported by a *PartialError beside the answer;
-// errors otherwise as of Topic. The same holds for EndOffsets and OffsetsAt.
-func (u *Upstream) StartOffsets(ctx context.Context, topic string) (map[int32]int64, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// EndOffsets are the ends for a read_committed reader: last stable offsets.
-func (u *Upstream) EndOffsets(ctx context.Context, topic string) (map[int32]int64, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// OffsetsAt are the first offsets whose timestamp is at or after t; the end
-// offset where there is none.
-func (u *Upstream) OffsetsAt(ctx context.Context, topic string, t time.Time) (map[int32]int64, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// CreateTopic creates a topic (default 4 partitions, the brokers' default
-// replication, else 1) and waits until its partitions have leaders or ctx
-// ends. Errors: topic_exists, bad_request, brokers_unavailable,
-// unknown_outcome.
-func (u *Upstream) CreateTopic(ctx context.Context, name string, spec api.TopicSpec) (Topic, error) {
-	return Topic{}, errors.ErrUnsupported
-}
-
-// Seeds are the addresses from which brokers are looked for now, for people.
-func (u *Upstream) Seeds() []string { return nil }
+func (u *Upstream) Admin() *kadm.Client { return u.admin }

@@ -1,0 +1,60 @@
+package consume
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics of consuming, by group and topic where that says more.
+type metrics struct {
+	delivered   *prometheus.CounterVec
+	redelivered *prometheus.CounterVec
+	acked       *prometheus.CounterVec
+	nacked      *prometheus.CounterVec
+	expired     *prometheus.CounterVec
+	returned    *prometheus.CounterVec
+	jumped      *prometheus.CounterVec
+	lag         *prometheus.GaugeVec
+
+	moves        *prometheus.CounterVec
+	plans        *prometheus.CounterVec
+	sessionsLost prometheus.Counter
+	suspected    prometheus.Counter
+	checkpoints  prometheus.Counter
+	fetchErrors  prometheus.Counter
+	buffered     prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sidestream_consume_" + name, Help: help}, labels)
+	}
+	single := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "sidestream_consume_" + name, Help: help})
+	}
+	m := &metrics{
+		delivered:   counter("messages_delivered_total", "Messages handed to applications, redeliveries included.", "group", "topic"),
+		redelivered: counter("messages_redelivered_total", "Messages handed out with an attempt above 1.", "group", "topic"),
+		acked:       counter("messages_acked_total", "Messages acknowledged for the first time.", "group", "topic"),
+		nacked:      counter("messages_nacked_total", "Receipts refused by the application.", "group", "topic"),
+		expired:     counter("leases_expired_total", "Messages whose lease ran out.", "group", "topic"),
+		returned:    counter("messages_returned_total", "Messages taken back because the answer could not be written.", "group", "topic"),
+		jumped:      counter("offsets_jumped_total", "Offsets passed over because the log no longer has them.", "group", "topic"),
+		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sidestream_consume_lag_messages",
+			Help: "Messages not acknowledged of the partitions that this sidecar owns.",
+		}, []string{"group", "topic"}),
+		moves:        counter("rebalances_total", "Partitions taken and released by this sidecar.", "group", "kind"),
+		plans:        counter("plans_total", "Plans made by this sidecar.", "group"),
+		sessionsLost: single("sessions_lost_total", "Sessions that the coordination store ended while in use."),
+		suspected:    single("sessions_suspected_total", "Sessions of other sidecars that this one ended because their health check was critical."),
+		checkpoints:  single("checkpoint_failures_total", "Checkpoints at release that had to be repeated."),
+		fetchErrors:  single("fetch_errors_total", "Fetches, or partitions of them, that failed and are repeated."),
+		buffered: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sidestream_consume_buffered_bytes",
+			Help: "Bytes of messages held in memory until they are acknowledged.",
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag,
+			m.moves, m.plans, m.sessionsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered)
+	}
+	return m
+}

@@ -1,0 +1,164 @@
+package sdk
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"sidestream/sdk/api"
+)
+
+// Message is an event to publish.
+type Message struct {
+	Key       []byte    // nil: none, the sidecar spreads over the partitions
+	Value     []byte    // nil: a tombstone (only in a batch), empty: an empty value
+	Headers   []Header  // of the record, in order
+	Partition *int32    // nil: chosen by the key
+	Timestamp time.Time // zero: now
+}
+
+// Header is one header of a record.
+type Header struct{ Name, Value string }
+
+// PublishOption changes one publish.
+type PublishOption func(*publishOptions)
+
+type publishOptions struct {
+	query  url.Values
+	header http.Header
+}
+
+// AckLeader makes the answer come when the partition's leader has the event,
+// without waiting for replicas and fsync.
+func AckLeader() PublishOption {
+	return func(o *publishOptions) { o.query.Set("ack", "leader") }
+}
+
+// Timeout bounds how long the sidecar tries, 10 s by default. When it is over
+// the error is brokers_unavailable (nothing was written) or unknown_outcome.
+func Timeout(d time.Duration) PublishOption {
+	return func(o *publishOptions) { o.query.Set("timeout", d.String()) }
+}
+
+// KeyField takes each event's key from a field of its JSON value, for
+// [Client.PublishBatch] and [Client.PublishLines].
+func KeyField(name string) PublishOption {
+	return func(o *publishOptions) { o.query.Set("key_field", name) }
+}
+
+// IdempotencyKey names a publish, so that repeating it with the same key
+// cannot write twice (where the sidecar supports it).
+func IdempotencyKey(key string) PublishOption {
+	return func(o *publishOptions) { o.header.Set(api.HeaderIdempotencyKey, key) }
+}
+
+func applyPublish(options []PublishOption) publishOptions {
+	o := publishOptions{query: url.Values{}, header: http.Header{}}
+	for _, apply := range options {
+		apply(&o)
+	}
+	return o
+}
+
+// Publish writes one event and returns where it is: with the default ack it is
+// then safe on disk. The value is sent as it is, so nil and empty are the same.
+func (c *Client) Publish(ctx context.Context, topic string, m Message, options ...PublishOption) (api.Published, error) {
+	o := applyPublish(options)
+	if m.Key != nil {
+		if utf8.Valid(m.Key) {
+			o.query.Set("key", string(m.Key))
+		} else {
+			o.query.Set("key64", base64.StdEncoding.EncodeToString(m.Key))
+		}
+	}
+	if m.Partition != nil {
+		o.query.Set("partition", strconv.Itoa(int(*m.Partition)))
+	}
+	if !m.Timestamp.IsZero() {
+		o.query.Set("ts", strconv.FormatInt(m.Timestamp.UnixMilli(), 10))
+	}
+	for _, h := range m.Headers {
+		o.header.Add(api.HeaderRecord, h.Name+"="+h.Value)
+	}
+	var answer api.Published
+	err := c.call(ctx, request{method: http.MethodPost, path: pathOf("topics", topic), query: o.query,
+		header: o.header, body: m.Value, contentType: "application/octet-stream"}, &answer)
+	return answer, err
+}
+
+// PublishBatch writes several events in one request. The result has one entry
+// an event, in order; the error is nil when some were written and some not
+// ([api.BatchPublished].Failed tells), and the common error when all failed.
+func (c *Client) PublishBatch(ctx context.Context, topic string, messages []Message, options ...PublishOption) (api.BatchPublished, error) {
+	var body []byte
+	for i, m := range messages {
+		record, err := recordOf(m)
+		if err != nil {
+			return api.BatchPublished{}, fmt.Errorf("message %d: %w", i, err)
+		}
+		line, err := json.Marshal(record)
+		if err != nil {
+			return api.BatchPublished{}, fmt.Errorf("message %d: %w", i, err)
+		}
+		body = append(append(body, line...), '\n')
+	}
+	return c.publishBody(ctx, topic, body, options)
+}
+
+// PublishLines writes one event a line of text, each line being a value as it
+// stands, without its line end.
+func (c *Client) PublishLines(ctx context.Context, topic string, lines []byte, options ...PublishOption) (api.BatchPublished, error) {
+	options = append(options, func(o *publishOptions) { o.query.Set("lines", "1") })
+	return c.publishBody(ctx, topic, lines, options)
+}
+
+func (c *Client) publishBody(ctx context.Context, topic string, body []byte, options []PublishOption) (api.BatchPublished, error) {
+	o := applyPublish(options)
+	var answer api.BatchPublished
+	err := c.call(ctx, request{method: http.MethodPost, path: pathOf("topics", topic, "batch"), query: o.query,
+		header: o.header, body: body, contentType: api.ContentTypeNDJSON}, &answer)
+	return answer, err
+}
+
+// recordOf writes a message as an element of a batch: text as strings, other
+// bytes as base64.
+func recordOf(m Message) (api.Record, error) {
+	r := api.Record{Partition: m.Partition}
+	if m.Value != nil {
+		if utf8.Valid(m.Value) {
+			text, err := json.Marshal(string(m.Value))
+			if err != nil {
+				return r, err
+			}
+			r.Value = text
+		} else {
+			r.Value64 = new(base64.StdEncoding.EncodeToString(m.Value))
+		}
+	}
+	if m.Key != nil {
+		if utf8.Valid(m.Key) {
+			r.Key = new(string(m.Key))
+		} else {
+			r.Key64 = new(base64.StdEncoding.EncodeToString(m.Key))
+		}
+	}
+	if !m.Timestamp.IsZero() {
+		r.Timestamp = new(m.Timestamp.UnixMilli())
+	}
+	for _, h := range m.Headers {
+		if r.Headers == nil {
+			r.Headers = map[string]string{}
+		}
+		if _, twice := r.Headers[h.Name]; twice {
+			return r, fmt.Errorf("header %q is given twice: a batch takes each name once", h.Name)
+		}
+		r.Headers[h.Name] = h.Value
+	}
+	return r, nil
+}

@@ -1,0 +1,109 @@
+package sdk
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"sidestream/sdk/api"
+)
+
+// PullOptions of [Client.Pull]. Zero fields mean the sidecar's or the group's
+// defaults.
+type PullOptions struct {
+	Max     int           // messages at most, default 100
+	Wait    time.Duration // how long to wait for the first message, default 0: not at all
+	Lease   time.Duration // time to acknowledge, default 30 s
+	From    string        // where a new group starts: earliest (default), latest or RFC 3339
+	AutoAck bool          // count the messages as acknowledged when they are handed out
+	Ack     []string      // receipts to acknowledge on the way
+	Nack    []string      // receipts to give back on the way
+}
+
+// Pull takes messages of a topic for a group, each under a lease: acknowledge
+// its receipt before the lease is over, or it is delivered again. An answer
+// without messages has a Reason.
+func (c *Client) Pull(ctx context.Context, group, topic string, o PullOptions) (api.Pulled, error) {
+	q := url.Values{}
+	if o.Max > 0 {
+		q.Set("max", strconv.Itoa(o.Max))
+	}
+	if o.Wait > 0 {
+		q.Set("wait", o.Wait.String())
+	}
+	if o.Lease > 0 {
+		q.Set("lease", o.Lease.String())
+	}
+	if o.From != "" {
+		q.Set("from", o.From)
+	}
+	if o.AutoAck {
+		q.Set("ack", "auto")
+	}
+	// Messages that a lost answer carried come again when their lease ends.
+	r := request{method: http.MethodPost, path: pathOf("groups", group, "topics", topic, "pull"), query: q, repeatable: !o.AutoAck}
+	if len(o.Ack) > 0 || len(o.Nack) > 0 {
+		if err := r.jsonBody(api.PullBody{Ack: o.Ack, Nack: o.Nack}); err != nil {
+			return api.Pulled{}, err
+		}
+	}
+	var answer api.Pulled
+	err := c.call(ctx, r, &answer)
+	return answer, err
+}
+
+// Ack acknowledges messages by their receipts: they are not delivered again.
+// With mixed results the error is nil and Failed counts; it is the common
+// error when all failed alike.
+func (c *Client) Ack(ctx context.Context, group, topic string, receipts ...string) (api.ReceiptResponse, error) {
+	return c.receipts(ctx, group, topic, "ack", api.Receipts{Receipts: receipts})
+}
+
+// Nack gives messages back, to be delivered again after delay. reason is for
+// people and for dead letters; it may be empty.
+func (c *Client) Nack(ctx context.Context, group, topic string, delay time.Duration, reason string, receipts ...string) (api.ReceiptResponse, error) {
+	body := api.Receipts{Receipts: receipts, Error: reason}
+	if delay > 0 {
+		body.Delay = delay.String()
+	}
+	return c.receipts(ctx, group, topic, "nack", body)
+}
+
+// Extend makes leases end that long from now.
+func (c *Client) Extend(ctx context.Context, group, topic string, lease time.Duration, receipts ...string) (api.ReceiptResponse, error) {
+	return c.receipts(ctx, group, topic, "extend", api.Receipts{Receipts: receipts, Lease: lease.String()})
+}
+
+func (c *Client) receipts(ctx context.Context, group, topic, verb string, body api.Receipts) (api.ReceiptResponse, error) {
+	r := request{method: http.MethodPost, path: pathOf("groups", group, "topics", topic, verb), repeatable: true}
+	var answer api.ReceiptResponse
+	if err := r.jsonBody(body); err != nil {
+		return answer, err
+	}
+	err := c.call(ctx, r, &answer)
+	return answer, err
+}
+
+// Value is the value of a message as bytes; nil for a tombstone.
+func Value(m api.Message) ([]byte, error) { return eitherOf("value", m.ID, m.Value, m.Value64) }
+
+// Key is the key of a message as bytes; nil when it has none.
+func Key(m api.Message) ([]byte, error) { return eitherOf("key", m.ID, m.Key, m.Key64) }
+
+func eitherOf(what, id string, text, base *string) ([]byte, error) {
+	switch {
+	case text != nil:
+		return []byte(*text), nil
+	case base == nil:
+		return nil, nil
+	}
+	b, err := base64.StdEncoding.DecodeString(*base)
+	if err != nil {
+		return nil, fmt.Errorf("%s of message %s: %w", what, id, err)
+	}
+	return b, nil
+}

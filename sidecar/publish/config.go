@@ -1,0 +1,116 @@
+package publish
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Config is how events are published.
+type Config struct {
+	Timeout         time.Duration `yaml:"timeout" help:"How long a publish waits for the brokers before it answers 504, unless the request says ?timeout; 10ms to max_timeout."`
+	MaxTimeout      time.Duration `yaml:"max_timeout" help:"Longest ?timeout that a request may ask for, up to 10m."`
+	MaxMessageBytes int           `yaml:"max_message_bytes" help:"Largest message in bytes, with its key and headers; 1 to 1 GiB. Brokers have a limit of their own (max.message.bytes)."`
+	BatchBytes      int           `yaml:"batch_bytes" help:"Largest record batch in bytes sent to a partition; at most the brokers' max.message.bytes, whose default it is."`
+	BufferBytes     int64         `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
+	BufferRecords   int64         `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
+	Compression     string        `yaml:"compression" help:"none, gzip, snappy, lz4 or zstd: how batches are compressed on their way to the brokers and on their disks."`
+	DeliveryTimeout time.Duration `yaml:"delivery_timeout" help:"How long a message that certainly is not written yet is tried again after its caller was answered 504; one whose fate is unknown is kept until a broker tells. 1s to 1h."`
+
+	Rate RateConfig `yaml:"rate"`
+}
+
+// RateConfig limits what is published through this sidecar.
+type RateConfig struct {
+	MessagesPerSecond int               `yaml:"messages_per_second" help:"Most messages per second over all topics; 0 means no limit."`
+	MaxWait           time.Duration     `yaml:"max_wait" help:"How long a message may be held back by a limit before it is refused with 429; 0 refuses at once."`
+	Topics            map[string]string `yaml:"topics" help:"Most messages per second by topic, such as orders: \"500\"."`
+}
+
+// DefaultConfig is safe and unlimited.
+func DefaultConfig() Config {
+	return Config{
+		Timeout:         10 * time.Second,
+		MaxTimeout:      5 * time.Minute,
+		MaxMessageBytes: 1 << 20,
+		BatchBytes:      1048588, // Kafka's default of message.max.bytes: 1 MiB and a log header
+		BufferBytes:     64 << 20,
+		BufferRecords:   100_000,
+		Compression:     "none",
+		DeliveryTimeout: 2 * time.Minute, // Kafka's default of delivery.timeout.ms
+		Rate:            RateConfig{MaxWait: time.Second},
+	}
+}
+
+// Validate says which field is wrong and what would be right.
+func (c Config) Validate() error {
+	if c.MaxTimeout < 10*time.Millisecond || c.MaxTimeout > 10*time.Minute {
+		return fmt.Errorf("max_timeout: got %q: use a duration from 10ms to 10m", c.MaxTimeout)
+	}
+	if c.Timeout < 10*time.Millisecond || c.Timeout > c.MaxTimeout {
+		return fmt.Errorf("timeout: got %q: use a duration from 10ms to max_timeout (%s)", c.Timeout, c.MaxTimeout)
+	}
+	if c.MaxMessageBytes < 1 || c.MaxMessageBytes > 1<<30 {
+		return fmt.Errorf("max_message_bytes: got %d: use 1 to %d", c.MaxMessageBytes, 1<<30)
+	}
+	if c.BatchBytes < 1024 || c.BatchBytes > 1<<30 {
+		return fmt.Errorf("batch_bytes: got %d: use 1024 to %d", c.BatchBytes, 1<<30)
+	}
+	if c.BufferBytes < int64(c.MaxMessageBytes) {
+		return fmt.Errorf("buffer_bytes: got %d: use at least max_message_bytes (%d)", c.BufferBytes, c.MaxMessageBytes)
+	}
+	if c.BufferRecords < 1 || c.BufferRecords > 100_000_000 {
+		return fmt.Errorf("buffer_records: got %d: use 1 to 100000000", c.BufferRecords)
+	}
+	if c.DeliveryTimeout < time.Second || c.DeliveryTimeout > time.Hour {
+		return fmt.Errorf("delivery_timeout: got %q: use a duration from 1s to 1h", c.DeliveryTimeout)
+	}
+	if _, err := c.codec(); err != nil {
+		return err
+	}
+	return c.Rate.validate()
+}
+
+func (c Config) codec() (kgo.CompressionCodec, error) {
+	switch c.Compression {
+	case "", "none":
+		return kgo.NoCompression(), nil
+	case "gzip":
+		return kgo.GzipCompression(), nil
+	case "snappy":
+		return kgo.SnappyCompression(), nil
+	case "lz4":
+		return kgo.Lz4Compression(), nil
+	case "zstd":
+		return kgo.ZstdCompression(), nil
+	}
+	return kgo.CompressionCodec{}, fmt.Errorf("compression: got %q: use none, gzip, snappy, lz4 or zstd", c.Compression)
+}
+
+const maxRate = 100_000_000 // messages a second; above it nothing is limited in practice
+
+func (c RateConfig) validate() error {
+	if c.MessagesPerSecond < 0 || c.MessagesPerSecond > maxRate {
+		return fmt.Errorf("rate.messages_per_second: got %d: use 1 to %d, or 0 for no limit", c.MessagesPerSecond, maxRate)
+	}
+	if c.MaxWait < 0 || c.MaxWait > 10*time.Minute {
+		return fmt.Errorf("rate.max_wait: got %q: use a duration from 0 to 10m", c.MaxWait)
+	}
+	_, err := c.topics()
+	return err
+}
+
+func (c RateConfig) topics() (map[string]int, error) {
+	m := make(map[string]int, len(c.Topics))
+	for topic, s := range c.Topics {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 1 || n > maxRate {
+			return nil, fmt.Errorf("rate.topics.%s: got %q: use messages per second, 1 to %d", topic, s, maxRate)
+		}
+		m[topic] = n
+	}
+	return m, nil
+}

@@ -1,0 +1,76 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"sidestream/sdk/api"
+)
+
+// verdict is what the error code of a produce answer says to the caller.
+type verdict struct {
+	err  *kerr.Error
+	code api.Code
+	// once: it proves absence only for the attempt that it answers, so it
+	// counts where there was one attempt (ack=leader). With acks=all the
+	// client repeats by itself and an earlier attempt may have been written.
+	once bool
+	// why it proves that the record is not in the log. What is not in the
+	// table proves nothing: unknown_outcome.
+	why string
+}
+
+// verdicts is the one table from Kafka's error codes to ours.
+var verdicts = []verdict{
+	{kerr.MessageTooLarge, api.CodeMessageTooLarge, false, "the size is checked before the append, alike at each attempt"},
+	{kerr.RecordListTooLarge, api.CodeMessageTooLarge, false, "the same, for a batch larger than a segment"},
+	{kerr.InvalidRecord, api.CodeBadRecord, false, "the topic refuses such records, alike at each attempt (no key where compaction needs one)"},
+	{kerr.InvalidTimestamp, api.CodeBadRecord, false, "the timestamp is outside of what the topic takes, checked before the append"},
+	{kerr.PolicyViolation, api.CodeBadRecord, false, "the broker's policy refuses it, checked before the append"},
+	{kerr.InvalidTopicException, api.CodeBadRequest, false, "a topic of that name cannot be there"},
+	{kerr.TopicAuthorizationFailed, api.CodeForbidden, false, "refused before the append"},
+	{kerr.ClusterAuthorizationFailed, api.CodeForbidden, false, "refused before the append"},
+	{kerr.UnsupportedCompressionType, api.CodeInternal, false, "the broker cannot read the batch, so cannot have appended it"},
+	{kerr.UnsupportedForMessageFormat, api.CodeInternal, false, "the same"},
+	{kerr.CorruptMessage, api.CodeBrokersUnavailable, true, "the checksum failed on arrival; the append did not happen"},
+	{kerr.NotLeaderForPartition, api.CodeBrokersUnavailable, true, "only a leader appends"},
+	{kerr.FencedLeaderEpoch, api.CodeBrokersUnavailable, true, "only a leader appends"},
+	{kerr.UnknownLeaderEpoch, api.CodeBrokersUnavailable, true, "only a leader appends"},
+	{kerr.NotEnoughReplicas, api.CodeBrokersUnavailable, true, "checked before the append (the code for after it is another)"},
+	{kerr.ThrottlingQuotaExceeded, api.CodeBrokersUnavailable, true, "refused before the append"},
+}
+
+// errGone is the outcome of a topic that its brokers do not know: whether it is
+// really gone is asked again before a caller is told so.
+var errGone = errors.New("the brokers do not know the topic")
+
+// outcome is what the end of a record means for its caller. single says that
+// the client makes one attempt only. errGone is returned as it is.
+func outcome(err error, topic string, single bool) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, kgo.ErrMaxBuffered) {
+		return away("too many messages are on their way to the brokers; nothing was sent")
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
+		return errGone
+	}
+	for _, v := range verdicts {
+		if errors.Is(err, v.err) && (single || !v.once) {
+			if v.code == api.CodeBrokersUnavailable {
+				return away(fmt.Sprintf("the broker did not take the message for topic %s: %v", topic, err))
+			}
+			return api.NewError(v.code, fmt.Sprintf("the broker refuses the message for topic %s: %v", topic, err))
+		}
+	}
+	return unknown(topic, err.Error())
+}
+
+func unknown(topic, why string) *api.Error {
+	return api.NewError(api.CodeUnknownOutcome,
+		fmt.Sprintf("the message for topic %s may or may not be written: %s", topic, why))
+}

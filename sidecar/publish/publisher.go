@@ -1,0 +1,157 @@
+// Package publish brings events to the brokers and says honestly what became
+// of each: written at an offset, certainly not written, or not known.
+package publish
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
+
+	"sidestream/sidecar/upstream"
+)
+
+// Ack says what must have happened to a message before its publish is answered.
+type Ack int
+
+const (
+	AckAll    Ack = iota // all in-sync replicas have it; repeats by the client never double it
+	AckLeader            // its leader has it; one attempt
+)
+
+func (a Ack) String() string { return [...]string{"all", "leader"}[a] }
+
+// Options of one publish.
+type Options struct {
+	Ack     Ack
+	Timeout time.Duration // how long to wait for the fate; 0: the configured one
+}
+
+// Deps are what a Publisher works with beside its Config. Zero fields are
+// allowed.
+type Deps struct {
+	Logger     *zap.Logger
+	Registerer prometheus.Registerer
+	AutoCreate bool // create an unknown topic at its first message
+}
+
+// Publisher is safe for concurrent use.
+type Publisher struct {
+	cfg     Config
+	up      *upstream.Upstream
+	log     *zap.Logger
+	create  bool
+	limits  *limits
+	metrics *metrics
+
+	clients [2]*kgo.Client // by Ack; there is no order between them
+
+	bytes *semaphore.Weighted // room for messages on their way
+	count *semaphore.Weighted
+
+	// mu guards topics and closed; it is never held across I/O.
+	mu     sync.Mutex
+	topics map[string]*topicState
+	closed bool
+}
+
+// topicState is what is remembered of a topic between its messages.
+type topicState struct {
+	// mu guards uuid and run.
+	mu   sync.Mutex
+	uuid string
+	run  run
+}
+
+// New makes the two clients; it does not wait for any broker.
+func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Logger == nil {
+		deps.Logger = zap.NewNop()
+	}
+	p := &Publisher{
+		cfg: cfg, up: up, log: deps.Logger, create: deps.AutoCreate,
+		bytes:  semaphore.NewWeighted(cfg.BufferBytes),
+		count:  semaphore.NewWeighted(cfg.BufferRecords),
+		topics: map[string]*topicState{},
+	}
+	var err error
+	if p.limits, err = newLimits(cfg.Rate); err != nil {
+		return nil, err
+	}
+	codec, err := cfg.codec()
+	if err != nil {
+		return nil, err
+	}
+	common := []kgo.Opt{
+		kgo.RecordPartitioner(chosen{}),
+		kgo.ProducerLinger(0),                          // batches form while earlier ones fly
+		kgo.ProducerBatchMaxBytes(int32(cfg.BatchBytes)),
+		kgo.ProducerBatchCompression(codec),
+		// Room is given out by our own counters, under the caller's
+		// deadline; these must never be what blocks.
+		kgo.MaxBufferedRecords(int(2 * cfg.BufferRecords)),
+		kgo.RecordDeliveryTimeout(cfg.DeliveryTimeout),
+		kgo.MetadataMinAge(250 * time.Millisecond), // a new leader is found soon
+		kgo.MetadataMaxAge(time.Minute),
+		kgo.ProduceRequestTimeout(10 * time.Second),
+		kgo.RequestTimeoutOverhead(5 * time.Second),
+		kgo.RetryBackoffFn(func(try int) time.Duration { return min(50*time.Millisecond<<min(try, 6), time.Second) }),
+	}
+	// The idempotent client repeats a record whose fate is unknown until a
+	// broker tells it: then it is there once, whatever was lost on the way.
+	// Cancelling such a record would allow it to appear twice, so it lives as
+	// long as its broker is away; what it holds is bounded by the buffer.
+	if p.clients[AckAll], err = up.Client(append(common[:len(common):len(common)], kgo.RequiredAcks(kgo.AllISRAcks()))...); err != nil {
+		return nil, err
+	}
+	// Without idempotence a repeat could write twice, so there is none.
+	if p.clients[AckLeader], err = up.Client(append(common[:len(common):len(common)],
+		kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite(), kgo.RecordRetries(0))...); err != nil {
+		p.clients[AckAll].Close()
+		return nil, err
+	}
+	p.metrics, err = newMetrics(deps.Registerer, func() float64 {
+		return float64(p.clients[AckAll].BufferedProduceRecords() + p.clients[AckLeader].BufferedProduceRecords())
+	})
+	if err != nil {
+		p.clients[AckAll].Close()
+		p.clients[AckLeader].Close()
+		return nil, fmt.Errorf("publish metrics: %w", err)
+	}
+	return p, nil
+}
+
+// Buffered is how many messages are on their way to the brokers now.
+func (p *Publisher) Buffered() int64 {
+	return p.clients[AckAll].BufferedProduceRecords() + p.clients[AckLeader].BufferedProduceRecords()
+}
+
+// Close takes no further messages, waits until those on their way have landed
+// or ctx ends, and closes. What was still on its way then is lost to us, and
+// may be written or not: its callers have been answered 504, or are now. It
+// returns how many those were.
+func (p *Publisher) Close(ctx context.Context) (lost int64) {
+	p.mu.Lock()
+	was := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if was {
+		return 0
+	}
+	for _, cl := range p.clients {
+		_ = cl.Flush(ctx) // fails only with ctx, and then the count below tells
+	}
+	lost = p.Buffered()
+	for _, cl := range p.clients {
+		cl.Close()
+	}
+	return lost
+}

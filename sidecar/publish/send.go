@@ -1,0 +1,263 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/zap"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/upstream"
+)
+
+// Publish brings one message to a topic and waits for its fate. The error is
+// an *api.Error: brokers_unavailable says that it certainly is not written,
+// unknown_outcome that it may be.
+func (p *Publisher) Publish(ctx context.Context, topic string, m Message, o Options) (api.Published, error) {
+	results, ts, err := p.publish(ctx, topic, []Message{m}, o)
+	if err != nil {
+		return api.Published{}, err
+	}
+	if results[0].Error != nil {
+		return api.Published{}, results[0].Error
+	}
+	return api.Published{Topic: topic, Partition: results[0].Partition, Offset: results[0].Offset, Timestamp: ts[0].Timestamp.UnixMilli()}, nil
+}
+
+// PublishBatch brings messages to a topic and waits for the fate of each, in
+// the order given. The error (an *api.Error) is of the batch as a whole:
+// nothing of it was sent.
+func (p *Publisher) PublishBatch(ctx context.Context, topic string, ms []Message, o Options) ([]api.BatchResult, error) {
+	results, _, err := p.publish(ctx, topic, ms, o)
+	return results, err
+}
+
+func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o Options) ([]api.BatchResult, []kgo.Record, error) {
+	begun := time.Now()
+	if o.Timeout == 0 {
+		o.Timeout = p.cfg.Timeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, p.cfg.MaxTimeout))
+	defer cancel()
+
+	results, recs, err := p.trySend(ctx, topic, ms, o, begun)
+	p.metrics.seconds.WithLabelValues(o.Ack.String()).Observe(time.Since(begun).Seconds())
+	if err != nil {
+		var ae *api.Error
+		if !errors.As(err, &ae) {
+			ae = api.NewError(api.CodeInternal, err.Error())
+		}
+		p.metrics.failures.WithLabelValues(string(ae.Code)).Add(float64(len(ms)))
+		return nil, nil, ae
+	}
+	written, bytes := 0, 0
+	for i, r := range results {
+		if r.Error != nil {
+			p.metrics.failures.WithLabelValues(string(r.Error.Code)).Inc()
+			continue
+		}
+		written++
+		bytes += ms[i].size()
+	}
+	p.metrics.records.WithLabelValues(o.Ack.String()).Add(float64(written))
+	p.metrics.bytes.WithLabelValues(o.Ack.String()).Add(float64(bytes))
+	return results, recs, nil
+}
+
+func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o Options, now time.Time) ([]api.BatchResult, []kgo.Record, error) {
+	if p.isClosed() {
+		return nil, nil, api.NewError(api.CodeDraining, "this sidecar is stopping and takes no more messages")
+	}
+	for i, m := range ms {
+		if n := m.size(); n > p.cfg.MaxMessageBytes {
+			e := tooLarge(n, p.cfg.MaxMessageBytes)
+			if len(ms) > 1 {
+				e.Message = fmt.Sprintf("message %d of the batch: %s; nothing was sent", i+1, e.Message)
+				e.Line = i + 1
+			}
+			return nil, nil, e
+		}
+	}
+	t, err := p.topic(ctx, topic)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e := p.limits.admit(ctx, topic, len(ms)); e != nil {
+		return nil, nil, e
+	}
+	recs := records(topic, ms, now)
+	f := newFlight(len(recs))
+	which := make([]int, len(recs))
+	for i := range which {
+		which[i] = i
+	}
+	for len(which) > 0 {
+		p.enter(ctx, t, ms, recs, which, o.Ack, f)
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return p.settle(t, f), recs, nil
+		}
+		if which = f.again(errNotKnownYet); len(which) > 0 {
+			p.clients[o.Ack].ForceMetadataRefresh()
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				for _, i := range which {
+					f.land(i, 0, -1, away("the partition is so new that it is not known here yet; nothing was sent"))
+				}
+				return p.settle(t, f), recs, nil
+			}
+		}
+	}
+	return p.settle(t, f), recs, nil
+}
+
+// errNotKnownYet is the end of a record whose partition the client has not
+// heard of: it was not sent, and is tried again.
+var errNotKnownYet = errors.New("the partition is not known to the client yet")
+
+func (p *Publisher) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// topic is what is known of the topic; one that is not there is created when
+// the configuration says so. Leaders that are away are looked for once more,
+// so that an old memory never refuses a message.
+func (p *Publisher) topic(ctx context.Context, name string) (upstream.Topic, error) {
+	t, err := p.up.Topic(ctx, name)
+	if p.create && errors.Is(err, api.NewError(api.CodeTopicNotFound, "")) {
+		t, err = p.up.CreateTopic(ctx, name, api.TopicSpec{})
+		if errors.Is(err, api.NewError(api.CodeTopicExists, "")) {
+			t, err = p.up.Refresh(ctx, name)
+		}
+	}
+	if err != nil {
+		return t, err
+	}
+	for _, part := range t.Partitions {
+		if part.Leader < 0 {
+			return p.up.Refresh(ctx, name)
+		}
+	}
+	return t, nil
+}
+
+// state remembers a topic. A topic that was deleted and made anew under its
+// name is forgotten by the clients first, or they would send to the old one.
+func (p *Publisher) state(t upstream.Topic) *topicState {
+	p.mu.Lock()
+	s := p.topics[t.Name]
+	if s == nil {
+		s = &topicState{uuid: t.UUID}
+		p.topics[t.Name] = s
+	}
+	p.mu.Unlock()
+	s.mu.Lock()
+	anew := s.uuid != t.UUID && s.uuid != ""
+	s.uuid = t.UUID
+	s.mu.Unlock()
+	if anew {
+		p.log.Info("topic was made anew", zap.String("topic", t.Name))
+		for _, cl := range p.clients {
+			cl.PurgeTopicsFromProducing(t.Name)
+		}
+	}
+	return s
+}
+
+// enter hands the records to the client, each to its partition, in order. What
+// finds no leader or no room until ctx ends lands at once: it never entered.
+func (p *Publisher) enter(ctx context.Context, t upstream.Topic, ms []Message, recs []kgo.Record, which []int, ack Ack, f *flight) {
+	s := p.state(t)
+	cl := p.clients[ack]
+	for _, i := range which {
+		now := time.Now()
+		s.mu.Lock()
+		partition, r, refused := choose(t, ms[i], s.run, now)
+		s.run = r
+		s.mu.Unlock()
+		if refused != nil {
+			f.land(i, 0, -1, refused)
+			continue
+		}
+		size := int64(max(1, ms[i].size()))
+		if !p.room(ctx, size) {
+			f.land(i, partition, -1, away("too many messages are on their way to the brokers; this one was not sent"))
+			continue
+		}
+		recs[i].Partition = partition
+		// The caller's ctx must not go along: its end would fail the
+		// other records of the batch.
+		cl.TryProduce(context.Background(), &recs[i], func(rec *kgo.Record, err error) {
+			p.bytes.Release(size)
+			p.count.Release(1)
+			if err != nil && rec.Partition == notKnownYet {
+				f.land(i, partition, -1, errNotKnownYet)
+				return
+			}
+			f.land(i, partition, rec.Offset, outcome(err, t.Name, ack == AckLeader))
+		})
+	}
+}
+
+// room takes one message's room, waiting until ctx ends.
+func (p *Publisher) room(ctx context.Context, size int64) bool {
+	if p.count.Acquire(ctx, 1) != nil {
+		return false
+	}
+	if p.bytes.Acquire(ctx, size) != nil {
+		p.count.Release(1)
+		return false
+	}
+	return true
+}
+
+// settle is what the caller is told, now.
+func (p *Publisher) settle(t upstream.Topic, f *flight) []api.BatchResult {
+	results, errs, landed := f.fates()
+	var gone *api.Error // asked once for all
+	for i := range results {
+		switch err := errs[i]; {
+		case !landed[i]:
+			results[i].Offset = -1
+			results[i].Error = unknown(t.Name, "no answer from the brokers in time; it may still be written")
+		case err == nil:
+		case errors.Is(err, errNotKnownYet):
+			results[i].Error = away("the partition is so new that it is not known here yet; nothing was sent")
+		case errors.Is(err, errGone):
+			if gone == nil {
+				gone = p.gone(t)
+			}
+			results[i].Error = gone
+		default:
+			var ae *api.Error
+			if !errors.As(err, &ae) {
+				ae = unknown(t.Name, err.Error())
+			}
+			results[i].Error = ae
+		}
+	}
+	return results
+}
+
+// gone is the error of a message whose broker does not know the topic: 404 if
+// the brokers still say so when asked again, else the fate is not known.
+func (p *Publisher) gone(t upstream.Topic) *api.Error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	now, err := p.up.Refresh(ctx, t.Name)
+	var ae *api.Error
+	if errors.As(err, &ae) && ae.Code == api.CodeTopicNotFound {
+		return ae
+	}
+	if err == nil && now.UUID != t.UUID {
+		return api.NewError(api.CodeTopicNotFound, fmt.Sprintf("topic %s was deleted and made anew meanwhile", t.Name))
+	}
+	return unknown(t.Name, "its broker does not know the topic, others do")
+}

@@ -1,0 +1,64 @@
+package commitlog
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Config is how one partition's log is kept. It may be changed while the log is
+// open, see [Log.SetConfig].
+type Config struct {
+	SegmentBytes       int64         `yaml:"segment_bytes" help:"Bytes at which a new segment file is begun, 1024 to 2147483647; a roll costs one fsync, a large segment makes retention coarse."`
+	SegmentAge         time.Duration `yaml:"segment_age" help:"Age of its first append at which a new segment is begun by the next append, so that retention by time can take the old one; positive."`
+	Retention          time.Duration `yaml:"retention" help:"How long a segment is kept after its newest record; -1 keeps for ever."`
+	RetentionBytes     int64         `yaml:"retention_bytes" help:"Bytes of a partition above which its oldest segments are removed; -1 for no limit."`
+	IndexInterval      int           `yaml:"index_interval" help:"Bytes of log between two index entries, at least 1; smaller finds offsets with less reading, at the price of larger indexes."`
+	MaxBatchBytes      int           `yaml:"max_batch_bytes" help:"Largest record batch that is taken, in bytes, 62 to 2147483647."`
+	CheckpointBytes    int64         `yaml:"checkpoint_bytes" help:"Flushed bytes after which the recovery point is moved, at least 1; bounds what a start after a crash must read for each partition."`
+	ProducerExpiration time.Duration `yaml:"producer_expiration" help:"How long the sequence numbers of a silent idempotent producer are remembered; positive."`
+}
+
+// maxSegmentBytes is the largest position that an index entry of four bytes can
+// hold.
+const maxSegmentBytes = math.MaxInt32
+
+// minBatchBytes is a header and one byte.
+const minBatchBytes = 62
+
+// DefaultConfig keeps seven days in segments of 1 GiB, as Kafka does.
+func DefaultConfig() Config {
+	return Config{
+		SegmentBytes:       1 << 30,
+		SegmentAge:         7 * 24 * time.Hour,
+		Retention:          7 * 24 * time.Hour,
+		RetentionBytes:     -1,
+		IndexInterval:      4096,
+		MaxBatchBytes:      1<<20 + 12, // Kafka's default of message.max.bytes
+		CheckpointBytes:    16 << 20,
+		ProducerExpiration: 24 * time.Hour,
+	}
+}
+
+// Validate names the first key with a bad value and the right form.
+func (c Config) Validate() error {
+	switch {
+	case c.SegmentBytes < 1024 || c.SegmentBytes > maxSegmentBytes:
+		return fmt.Errorf("segment_bytes: got %d: use 1024 to %d", c.SegmentBytes, maxSegmentBytes)
+	case c.SegmentAge <= 0:
+		return fmt.Errorf("segment_age: got %q: use a positive duration such as 168h", c.SegmentAge)
+	case c.Retention <= 0 && c.Retention != -1:
+		return fmt.Errorf("retention: got %q: use a positive duration such as 168h, or -1 to keep for ever", c.Retention)
+	case c.RetentionBytes < -1:
+		return fmt.Errorf("retention_bytes: got %d: use 0 or more, or -1 for no limit", c.RetentionBytes)
+	case c.IndexInterval < 1:
+		return fmt.Errorf("index_interval: got %d: use at least 1, such as 4096", c.IndexInterval)
+	case c.MaxBatchBytes < minBatchBytes || c.MaxBatchBytes > maxSegmentBytes:
+		return fmt.Errorf("max_batch_bytes: got %d: use %d to %d", c.MaxBatchBytes, minBatchBytes, maxSegmentBytes)
+	case c.CheckpointBytes < 1:
+		return fmt.Errorf("checkpoint_bytes: got %d: use at least 1, such as 16777216", c.CheckpointBytes)
+	case c.ProducerExpiration <= 0:
+		return fmt.Errorf("producer_expiration: got %q: use a positive duration such as 24h", c.ProducerExpiration)
+	}
+	return nil
+}

@@ -2,11 +2,9 @@ package upstream
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
@@ -40,30 +38,13 @@ func (u *Upstream) Seeds() []string {
 // followBrokers keeps the seeds as the registry has them, until Close. While
 // the registry is away the last known addresses stay.
 func (u *Upstream) followBrokers() {
-	var index uint64
-	backoff := 100 * time.Millisecond
-	for u.ctx.Err() == nil {
-		instances, next, err := u.store.WatchServices(u.ctx, u.cfg.Service, index)
-		if err != nil {
-			if u.ctx.Err() != nil {
-				return
-			}
-			u.log.Warn("cannot look up the brokers; going on with those known", zap.String("service", u.cfg.Service), zap.Error(err))
-			index = 0
-			select {
-			case <-time.After(backoff/2 + rand.N(backoff)):
-			case <-u.ctx.Done():
-			}
-			backoff = min(2*backoff, 5*time.Second)
-			continue
-		}
-		backoff = 100 * time.Millisecond
-		if next < index {
-			next = 0 // the registry was restored: list anew
-		}
-		index = next
+	warned := discovery.OnError(func(err error) {
+		u.log.Warn("cannot look up the brokers; going on with those known", zap.String("service", u.cfg.Service), zap.Error(err))
+	})
+	// It returns only when Close ends the context.
+	_ = discovery.FollowServices(u.ctx, u.store, u.cfg.Service, func(instances []discovery.Instance) {
 		u.setSeeds(seedsOf(instances))
-	}
+	}, warned)
 }
 
 // seedsOf are the addresses of the passing instances, of all when none passes:

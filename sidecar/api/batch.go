@@ -1,0 +1,303 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/publish"
+)
+
+// element is a message of a batch with its line, or its place in the array.
+type element struct {
+	publish.Message
+	line int
+}
+
+// readBatch reads a whole batch: with lines each line that is not empty is a
+// message to the letter; else a JSON array, or one JSON object a line, of
+// api.Record. It is pure. Errors are bad_record with the line, or bad_request
+// when there is nothing.
+func readBatch(body []byte, lines bool) ([]element, error) {
+	var out []element
+	var err error
+	switch trimmed := bytes.TrimLeft(body, " \t\r\n"); {
+	case lines:
+		out = rawLines(body)
+	case len(trimmed) > 0 && trimmed[0] == '[':
+		out, err = readArray(trimmed)
+	default:
+		out, err = readLines(body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(out) == 0 {
+		return nil, apiError(api.CodeBadRequest, "the batch is empty: send one JSON object a line, a JSON array, or raw lines with ?lines=1")
+	}
+	return out, nil
+}
+
+// eachLine calls f with every line that holds more than its end. A carriage
+// return before the newline stays: it is the caller's to judge.
+func eachLine(body []byte, f func(line int, b []byte) error) error {
+	for n := 1; len(body) > 0; n++ {
+		b := body
+		if i := bytes.IndexByte(body, '\n'); i >= 0 {
+			b, body = body[:i], body[i+1:]
+		} else {
+			body = nil
+		}
+		if len(b) == 0 {
+			continue
+		}
+		if err := f(n, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func rawLines(body []byte) []element {
+	out := make([]element, 0, bytes.Count(body, []byte{'\n'})+1)
+	_ = eachLine(body, func(n int, b []byte) error { // f never fails
+		out = append(out, element{publish.Message{Value: b}, n})
+		return nil
+	})
+	return out
+}
+
+func readLines(body []byte) ([]element, error) {
+	var out []element
+	err := eachLine(body, func(n int, b []byte) error {
+		if b = bytes.TrimSpace(b); len(b) == 0 {
+			return nil
+		}
+		m, err := readRecord(b)
+		if err != nil {
+			return badRecord(n, err.Error())
+		}
+		out = append(out, element{m, n})
+		return nil
+	})
+	return out, err
+}
+
+func readArray(body []byte) ([]element, error) {
+	d := json.NewDecoder(bytes.NewReader(body))
+	if _, err := d.Token(); err != nil {
+		return nil, badRecord(1, jsonWords(err))
+	}
+	var out []element
+	for d.More() {
+		n := len(out) + 1
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, badRecord(n, "element of the array: "+jsonWords(err))
+		}
+		m, err := readRecord(raw)
+		if err != nil {
+			return nil, badRecord(n, "element of the array: "+err.Error())
+		}
+		out = append(out, element{m, n})
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, badRecord(len(out)+1, "the array does not end: "+jsonWords(err))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, badRecord(len(out)+1, "there is more after the end of the array")
+	}
+	return out, nil
+}
+
+// readRecord reads one api.Record.
+func readRecord(b []byte) (publish.Message, error) {
+	if b[0] != '{' {
+		return publish.Message{}, errors.New(`it is not a JSON object such as {"value":"hi","key":"k"} (to send lines as they are use ?lines=1)`)
+	}
+	if !utf8.Valid(b) {
+		return publish.Message{}, errors.New("it is not UTF-8: put other bytes as base64 into value64 or key64, or use ?lines=1")
+	}
+	var r api.Record
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		why := jsonWords(err)
+		if strings.Contains(why, "unknown field") {
+			why += `: an element has value or value64, key or key64, headers, partition, ts (to send lines as they are use ?lines=1)`
+		}
+		return publish.Message{}, errors.New(why)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return publish.Message{}, errors.New("there is more after the JSON object: one object a line (curl -d strips the newlines of a file: use --data-binary)")
+	}
+	return messageOf(r, b)
+}
+
+// messageOf turns a record into a message. b is its text.
+func messageOf(r api.Record, b []byte) (publish.Message, error) {
+	m := publish.Message{Partition: r.Partition}
+	var err error
+	if m.Value, err = valueOf(r); err != nil {
+		return m, err
+	}
+	switch {
+	case r.Key != nil && r.Key64 != nil:
+		return m, errors.New("key and key64 are both given: use one")
+	case r.Key != nil:
+		m.Key = []byte(*r.Key)
+	case r.Key64 != nil:
+		if m.Key, err = decode64(*r.Key64); err != nil {
+			return m, fmt.Errorf("key64: %w", err)
+		}
+	}
+	if m.Partition != nil && *m.Partition < 0 {
+		return m, fmt.Errorf("partition: got %d: use a number from 0", *m.Partition)
+	}
+	if r.Timestamp != nil {
+		if *r.Timestamp < 0 || *r.Timestamp > maxTimestamp {
+			return m, fmt.Errorf("ts: got %d: use milliseconds since 1970", *r.Timestamp)
+		}
+		m.Timestamp = time.UnixMilli(*r.Timestamp)
+	}
+	names := make([]string, 0, len(r.Headers))
+	for name := range r.Headers {
+		names = append(names, name)
+	}
+	slices.Sort(names) // JSON objects have no order; ours must not change from run to run
+	for _, name := range names {
+		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: []byte(r.Headers[name])})
+	}
+	if hasLoneSurrogate(b, m) {
+		return m, errors.New(`a \u escape is half of a surrogate pair, which no UTF-8 text can hold: use value64 or key64`)
+	}
+	return m, nil
+}
+
+// valueOf is the bytes of a record's value; nil makes a tombstone.
+func valueOf(r api.Record) ([]byte, error) {
+	raw := bytes.TrimSpace(r.Value)
+	given := len(raw) > 0 && !bytes.Equal(raw, []byte("null"))
+	switch {
+	case given && r.Value64 != nil:
+		return nil, errors.New("value and value64 are both given: use one")
+	case r.Value64 != nil:
+		b, err := decode64(*r.Value64)
+		if err != nil {
+			return nil, fmt.Errorf("value64: %w", err)
+		}
+		return b, nil
+	case !given:
+		return nil, nil
+	}
+	return textOf(raw)
+}
+
+// textOf is the bytes that a JSON value stands for: of a string its own, of
+// anything else its text to the letter, so that no number loses a digit.
+func textOf(raw []byte) ([]byte, error) {
+	if raw[0] != '"' {
+		return raw, nil
+	}
+	var s string
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return nil, err
+	}
+	return []byte(s), nil
+}
+
+// hasLoneSurrogate tells that decoding replaced something: encoding/json puts
+// U+FFFD for half a surrogate pair and says nothing.
+func hasLoneSurrogate(text []byte, m publish.Message) bool {
+	const replaced = "\ufffd"
+	n := bytes.Count(m.Value, []byte(replaced)) + bytes.Count(m.Key, []byte(replaced))
+	for _, h := range m.Headers {
+		n += strings.Count(h.Key, replaced) + bytes.Count(h.Value, []byte(replaced))
+	}
+	if n == 0 {
+		return false
+	}
+	lower := bytes.ToLower(text)
+	return n > bytes.Count(text, []byte(replaced))+bytes.Count(lower, []byte(`\ufffd`)) && bytes.Contains(lower, []byte(`\ud`))
+}
+
+// keyByField gives each message without a key the key found in its value, a
+// JSON object: the top-level field of that name, or what the JSON pointer
+// (RFC 6901) names. A string's bytes or other JSON to the letter.
+func keyByField(ms []element, field string) error {
+	path := []string{field}
+	if strings.HasPrefix(field, "/") {
+		path = strings.Split(field[1:], "/")
+		for i, p := range path {
+			path[i] = strings.ReplaceAll(strings.ReplaceAll(p, "~1", "/"), "~0", "~")
+		}
+	}
+	for i := range ms {
+		if ms[i].Key != nil {
+			continue
+		}
+		raw, err := lookUp(ms[i].Value, path)
+		if err != nil {
+			return badRecord(ms[i].line, fmt.Sprintf("key_field %s: %v", field, err))
+		}
+		if ms[i].Key, err = textOf(raw); err != nil {
+			return badRecord(ms[i].line, fmt.Sprintf("key_field %s: %v", field, err))
+		}
+	}
+	return nil
+}
+
+func lookUp(raw []byte, path []string) ([]byte, error) {
+	if !utf8.Valid(raw) {
+		return nil, errors.New("the value is not UTF-8")
+	}
+	for _, name := range path {
+		raw = bytes.TrimSpace(raw)
+		if len(raw) > 0 && raw[0] == '[' {
+			next, err := item(raw, name)
+			if err != nil {
+				return nil, err
+			}
+			raw = next
+			continue
+		}
+		if len(raw) == 0 || raw[0] != '{' {
+			return nil, errors.New("the value is not a JSON object")
+		}
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &fields); err != nil {
+			return nil, errors.New("the value is not a JSON object: " + jsonWords(err))
+		}
+		next, ok := fields[name]
+		if !ok {
+			return nil, fmt.Errorf("the value has no field %q", name)
+		}
+		raw = next
+	}
+	if raw = bytes.TrimSpace(raw); bytes.Equal(raw, []byte("null")) {
+		return nil, errors.New("the field is null")
+	}
+	return raw, nil
+}
+
+func item(raw []byte, index string) ([]byte, error) {
+	var items []json.RawMessage
+	if err := json.Unmarshal(raw, &items); err != nil {
+		return nil, errors.New("the value is not JSON: " + jsonWords(err))
+	}
+	for i := range items {
+		if fmt.Sprint(i) == index {
+			return items[i], nil
+		}
+	}
+	return nil, fmt.Errorf("the array has no element %q", index)
+}

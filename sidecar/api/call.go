@@ -1,0 +1,206 @@
+package api
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"sidestream/sdk/api"
+)
+
+// call is one request at its route. Nothing of it may be kept when the handler
+// returns: fasthttp reuses its memory.
+type call struct {
+	*fasthttp.RequestCtx
+	args []string // the {…} elements of the path
+}
+
+// checkOptions refuses what the route does not take, since a misspelt option
+// would be silently without effect.
+func (c *call) checkOptions(allowed []string) error {
+	if len(c.URI().QueryString()) == 0 {
+		return nil
+	}
+	seen := map[string]bool{}
+	var err error
+	for k := range c.QueryArgs().All() {
+		name := string(k)
+		switch {
+		case err != nil:
+		case !slices.Contains(allowed, name) && len(allowed) == 0:
+			err = apiError(api.CodeBadRequest, fmt.Sprintf("unknown option %q: this request takes none", name))
+		case !slices.Contains(allowed, name):
+			err = apiError(api.CodeBadRequest, fmt.Sprintf("unknown option %q: this request takes %s", name, strings.Join(allowed, ", ")))
+		case seen[name]:
+			err = apiError(api.CodeBadRequest, fmt.Sprintf("option %q is given twice", name))
+		}
+		seen[name] = true
+	}
+	return err
+}
+
+// option is the raw value of a query option and whether it is there.
+func (c *call) option(name string) (string, bool) {
+	if !c.QueryArgs().Has(name) {
+		return "", false
+	}
+	return string(c.QueryArgs().Peek(name)), true
+}
+
+func bad(name, got, want string) *api.Error {
+	return apiError(api.CodeBadRequest, fmt.Sprintf("%s: got %q: use %s", name, got, want))
+}
+
+// flag is true for ?name, ?name=1 and ?name=true.
+func (c *call) flag(name string) (bool, error) {
+	s, ok := c.option(name)
+	switch {
+	case !ok, s == "0", s == "false":
+		return false, nil
+	case s == "", s == "1", s == "true":
+		return true, nil
+	}
+	return false, bad(name, s, "1 or 0")
+}
+
+// duration reads a Go duration or a bare number of seconds; 0 when absent.
+func (c *call) duration(name string, most time.Duration) (time.Duration, error) {
+	s, ok := c.option(name)
+	if !ok {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s)
+	if n, intErr := strconv.ParseInt(s, 10, 32); intErr == nil {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil {
+		return 0, bad(name, s, "a duration such as 500ms, 30s or 2m, or a whole number of seconds")
+	}
+	if d < 0 || d > most {
+		return 0, bad(name, s, "a duration from 0 to "+most.String())
+	}
+	return d, nil
+}
+
+// integer reads a number from least to most; def when absent.
+func (c *call) integer(name string, def, least, most int64) (int64, error) {
+	s, ok := c.option(name)
+	if !ok {
+		return def, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, bad(name, s, fmt.Sprintf("a number from %d to %d", least, most))
+	}
+	return n, nil
+}
+
+// either reads the option name or its base64 form name64, at most one of them;
+// nil when both are absent.
+func (c *call) either(name string) ([]byte, error) {
+	plain, isPlain := c.option(name)
+	coded, isCoded := c.option(name + "64")
+	switch {
+	case isPlain && isCoded:
+		return nil, apiError(api.CodeBadRequest, fmt.Sprintf("%s and %s64 are both given: use one", name, name))
+	case isPlain:
+		return []byte(plain), nil
+	case isCoded:
+		b, err := decode64(coded)
+		if err != nil {
+			return nil, bad(name+"64", coded, "base64")
+		}
+		return b, nil
+	}
+	return nil, nil
+}
+
+// decode64 takes base64 in the standard or the URL alphabet, padded or not. In
+// a query a plus sign arrives as a space.
+func decode64(s string) ([]byte, error) {
+	s = strings.TrimRight(strings.NewReplacer("-", "+", "_", "/", " ", "+").Replace(s), "=")
+	b, err := base64.RawStdEncoding.DecodeString(s)
+	if b == nil {
+		b = []byte{}
+	}
+	return b, err
+}
+
+// json decodes the body into v, whatever its Content-Type says: curl -d calls
+// everything a form. An empty body leaves v as it is when optional.
+func (c *call) json(v any, optional bool) error {
+	body := bytes.TrimSpace(c.PostBody())
+	if len(body) == 0 {
+		if optional {
+			return nil
+		}
+		return apiError(api.CodeBadRequest, "the body is empty: send a JSON object")
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return apiError(api.CodeBadRequest, "the body is not the JSON expected: "+jsonWords(err))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return apiError(api.CodeBadRequest, "the body has more after its JSON object")
+	}
+	return nil
+}
+
+// jsonWords says what is wrong with JSON without naming Go types.
+func jsonWords(err error) string {
+	var t *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &t):
+		return fmt.Sprintf("%q has a %s where another kind of value belongs", t.Field, t.Value)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "it ends in the middle"
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// answer writes v as JSON.
+func (c *call) answer(status int, v any) error {
+	c.SetStatusCode(status)
+	return writeJSON(c.RequestCtx, v)
+}
+
+func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
+	ctx.SetContentType(api.ContentTypeJSON)
+	e := json.NewEncoder(ctx.Response.BodyWriter())
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// writeError answers with the error, its status and Retry-After.
+func writeError(ctx *fasthttp.RequestCtx, e *api.Error) {
+	ctx.Response.ResetBody()
+	ctx.SetStatusCode(e.Code.Status())
+	setRetryAfter(ctx, e)
+	_ = writeJSON(ctx, api.ErrorBody{Error: e}) // into memory: cannot fail
+}
+
+// setRetryAfter rounds up: an early repeat would meet the same answer.
+func setRetryAfter(ctx *fasthttp.RequestCtx, e *api.Error) {
+	if e.RetryAfterMillis > 0 {
+		ctx.Response.Header.Set(api.HeaderRetryAfter, strconv.FormatInt((e.RetryAfterMillis+999)/1000, 10))
+	}
+}
+
+// asError makes an *api.Error of any error.
+func asError(err error) *api.Error {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return apiError(api.CodeInternal, err.Error())
+}

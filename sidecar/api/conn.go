@@ -1,0 +1,143 @@
+package api
+
+import (
+	"net"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// listener wraps what it accepts into conns and remembers them, so that the
+// last can be closed when a stop takes too long.
+type listener struct {
+	net.Listener
+
+	// mu guards open.
+	mu   sync.Mutex
+	open map[*conn]struct{}
+}
+
+func newListener(l net.Listener) *listener { return &listener{Listener: l, open: map[*conn]struct{}{}} }
+
+func (l *listener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: nc, l: l}
+	l.mu.Lock()
+	l.open[c] = struct{}{}
+	l.mu.Unlock()
+	return c, nil
+}
+
+func (l *listener) closeAll() {
+	l.mu.Lock()
+	all := make([]*conn, 0, len(l.open))
+	for c := range l.open {
+		all = append(all, c)
+	}
+	l.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close() // it is being given up
+	}
+}
+
+// conn tells whether an answer left, as far as the kernel lets us know:
+// fasthttp reports a failed write to nobody.
+type conn struct {
+	net.Conn
+	l *listener
+
+	// mu guards what follows; unsent runs outside it.
+	mu     sync.Mutex
+	unsent []func() // to call if the answer under way is not written
+	wrote  bool     // something was written since
+}
+
+// onUnsent has f called if writing the answer that is being made fails.
+func (c *conn) onUnsent(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unsent = append(c.unsent, f)
+	c.wrote = false
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.mu.Lock()
+	if err == nil {
+		c.wrote = true
+	}
+	c.mu.Unlock()
+	if err != nil {
+		c.fail()
+	}
+	return n, err
+}
+
+// Read comes after the answer to the request before was written.
+func (c *conn) Read(b []byte) (int, error) {
+	c.mu.Lock()
+	if c.wrote {
+		c.unsent, c.wrote = nil, false
+	}
+	c.mu.Unlock()
+	return c.Conn.Read(b)
+}
+
+func (c *conn) Close() error {
+	c.mu.Lock()
+	wrote := c.wrote
+	c.mu.Unlock()
+	if !wrote {
+		c.fail()
+	}
+	c.l.mu.Lock()
+	delete(c.l.open, c)
+	c.l.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (c *conn) fail() {
+	c.mu.Lock()
+	unsent := c.unsent
+	c.unsent = nil
+	c.mu.Unlock()
+	for _, f := range unsent {
+		f()
+	}
+}
+
+// alive looks at the socket: false once the other side has closed it. A client
+// that closes only its sending half cannot be told from one that is gone, and
+// counts as gone.
+func (c *conn) alive() bool {
+	sc, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		var b [1]byte
+		for {
+			n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			switch err {
+			case nil:
+				gone = n == 0
+			case unix.EINTR:
+				continue
+			case unix.EAGAIN:
+			default:
+				gone = true
+			}
+			return
+		}
+	})
+	return err == nil && !gone
+}

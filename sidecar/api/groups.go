@@ -1,0 +1,357 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"sidestream/discovery"
+	"sidestream/sdk/api"
+	"sidestream/sidecar/consume"
+)
+
+// requestContext is for work that its own timers end: a publish under way is
+// not cut off by a drain.
+func (s *Server) requestContext() context.Context { return context.Background() }
+
+// callTime bounds calls that ask brokers or the store and have no option for it.
+const callTime = 30 * time.Second
+
+func (s *Server) callContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), callTime)
+}
+
+// names checks the group and topic of the path.
+func (c *call) names() (group, topic string, err error) {
+	if err := discovery.CheckName("group", c.args[0]); err != nil {
+		return "", "", apiError(api.CodeBadRequest, err.Error())
+	}
+	if err := discovery.CheckName("topic", c.args[1]); err != nil {
+		return "", "", apiError(api.CodeBadRequest, err.Error())
+	}
+	return c.args[0], c.args[1], nil
+}
+
+func (c *call) group() (string, error) {
+	if err := discovery.CheckName("group", c.args[0]); err != nil {
+		return "", apiError(api.CodeBadRequest, err.Error())
+	}
+	return c.args[0], nil
+}
+
+// Bounds of a pull's options; the consumer has its own, which may be narrower.
+const (
+	maxPull      = 1_000_000
+	maxPullWait  = time.Hour
+	maxPullLease = 7 * 24 * time.Hour
+)
+
+func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err error) {
+	if r.Group, r.Topic, err = c.names(); err != nil {
+		return r, false, err
+	}
+	if raw, err = c.flag("raw"); err != nil {
+		return r, false, err
+	}
+	n, err := c.integer("max", 0, 1, maxPull)
+	if err != nil {
+		return r, false, err
+	}
+	r.Max = int(n)
+	if raw {
+		if r.Max > 1 {
+			return r, false, bad("max", strconv.Itoa(r.Max), "1 with raw: the body is one message")
+		}
+		r.Max = 1
+	}
+	if r.Wait, err = c.duration("wait", maxPullWait); err != nil {
+		return r, false, err
+	}
+	if r.Lease, err = c.duration("lease", maxPullLease); err != nil {
+		return r, false, err
+	}
+	r.From, _ = c.option("from")
+	switch ack, ok := c.option("ack"); {
+	case ok && ack == "auto":
+		r.AutoAck = true
+	case ok:
+		return r, false, bad("ack", ack, "auto, or leave it out")
+	}
+	var body api.PullBody
+	if err := c.json(&body, true); err != nil {
+		return r, false, err
+	}
+	r.Ack, r.Nack = body.Ack, body.Nack
+	return r, raw, nil
+}
+
+// alivePoll is how soon a long poll notices that its client is gone.
+const alivePoll = 100 * time.Millisecond
+
+func (s *Server) pull(c *call) error {
+	r, raw, err := s.pullRequestOf(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	sock, _ := c.Conn().(*conn)
+	if sock != nil {
+		r.Alive = sock.alive
+		if r.Wait > 0 {
+			defer watch(ctx, cancel, sock)()
+		}
+	}
+	d, err := s.opt.Consumer.Pull(ctx, r)
+	if err != nil {
+		if s.draining.Load() && ctx.Err() != nil {
+			return draining()
+		}
+		return err
+	}
+	if sock != nil && d.Return != nil && len(d.Messages) > 0 {
+		sock.onUnsent(d.Return)
+	}
+	if raw {
+		return answerRaw(c, d)
+	}
+	if d.Messages == nil {
+		d.Messages = []api.Message{}
+	}
+	return c.answer(fasthttp.StatusOK, d.Pulled)
+}
+
+// watch cancels when the client is gone. The function it returns stops it and
+// waits.
+func watch(ctx context.Context, cancel context.CancelFunc, sock *conn) func() {
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(alivePoll)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				if !sock.alive() {
+					cancel()
+					return
+				}
+			case <-stop:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() { close(stop); <-done }
+}
+
+// Headers of a raw pull.
+const (
+	headerID        = "Sidestream-Id"
+	headerReceipt   = "Sidestream-Receipt"
+	headerKey       = "Sidestream-Key"
+	headerTimestamp = "Sidestream-Timestamp" // Unix milliseconds
+	headerAttempt   = "Sidestream-Attempt"
+	headerTombstone = "Sidestream-Tombstone" // 1: the message has no value
+	headerReason    = "Sidestream-Reason"    // with 204: why there is none
+	headerOwnership = "Sidestream-Ownership"
+	headerAcksBad   = "Sidestream-Acks-Failed" // receipts in the request's body that were not settled
+)
+
+// answerRaw writes one message as it is, what belongs to it in headers.
+func answerRaw(c *call, d *consume.Delivery) error {
+	h := &c.Response.Header
+	if d.Ownership != "" {
+		h.Set(headerOwnership, d.Ownership)
+	}
+	if d.Acks != nil && d.Acks.Failed > 0 {
+		h.Set(headerAcksBad, strconv.Itoa(d.Acks.Failed))
+	}
+	if len(d.Messages) == 0 {
+		if d.Reason != nil {
+			h.Set(headerReason, string(*d.Reason))
+		}
+		c.SetStatusCode(fasthttp.StatusNoContent)
+		return nil
+	}
+	m := d.Messages[0]
+	h.Set(headerID, m.ID)
+	if m.Receipt != "" {
+		h.Set(headerReceipt, m.Receipt)
+	}
+	switch {
+	case m.Key != nil && fitsHeader(*m.Key):
+		h.Set(headerKey, *m.Key)
+	case m.Key != nil:
+		h.Set(headerKey+"64", base64.StdEncoding.EncodeToString([]byte(*m.Key)))
+	case m.Key64 != nil:
+		h.Set(headerKey+"64", *m.Key64)
+	}
+	h.Set(headerTimestamp, strconv.FormatInt(m.Timestamp, 10))
+	if m.Attempt > 0 {
+		h.Set(headerAttempt, strconv.Itoa(m.Attempt))
+	}
+	c.SetContentType("application/octet-stream")
+	switch {
+	case m.Value != nil:
+		c.Response.SetBodyString(*m.Value)
+	case m.Value64 != nil:
+		b, err := base64.StdEncoding.DecodeString(*m.Value64)
+		if err != nil {
+			return err
+		}
+		c.Response.SetBody(b)
+	default:
+		h.Set(headerTombstone, "1")
+	}
+	return nil
+}
+
+// fitsHeader tells that a key passes through a header unchanged: printable
+// ASCII without spaces at its ends, and not empty.
+func fitsHeader(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return s != "" && s[0] != ' ' && s[len(s)-1] != ' '
+}
+
+type receiptsCall func(Consumer, context.Context, string, string, api.Receipts) (api.ReceiptResponse, error)
+
+type receiptsFailed struct {
+	Error *api.Error `json:"error"`
+	api.ReceiptResponse
+}
+
+// receipts is ack, nack and extend.
+func (s *Server) receipts(do receiptsCall) func(*call) error {
+	return func(c *call) error {
+		group, topic, err := c.names()
+		if err != nil {
+			return err
+		}
+		var body api.Receipts
+		if err := c.json(&body, false); err != nil {
+			return err
+		}
+		if len(body.Receipts) == 0 {
+			return apiError(api.CodeBadRequest, `receipts is empty: send {"receipts":["…"]} with those of the pull`)
+		}
+		ctx, cancel := s.callContext()
+		defer cancel()
+		r, err := do(s.opt.Consumer, ctx, group, topic, body)
+		if err != nil {
+			return err
+		}
+		errs := make([]*api.Error, len(r.Results))
+		for i := range r.Results {
+			errs[i] = r.Results[i].Error
+		}
+		status, common := statusOf(errs)
+		if common != nil {
+			setRetryAfter(c.RequestCtx, common)
+			return c.answer(status, receiptsFailed{common, r})
+		}
+		return c.answer(status, r)
+	}
+}
+
+func (s *Server) getOffsets(c *call) error {
+	group, topic, err := c.names()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.callContext()
+	defer cancel()
+	o, err := s.opt.Consumer.Offsets(ctx, group, topic)
+	if err != nil {
+		return err
+	}
+	return c.answer(fasthttp.StatusOK, o)
+}
+
+func (s *Server) putOffsets(c *call) error {
+	group, topic, err := c.names()
+	if err != nil {
+		return err
+	}
+	var body api.SeekRequest
+	if err := c.json(&body, false); err != nil {
+		return err
+	}
+	if (body.To == "") == (len(body.Offsets) == 0) {
+		return apiError(api.CodeBadRequest, `give one of to ("earliest", "latest" or a time) and offsets ({"0":12})`)
+	}
+	ctx, cancel := s.callContext()
+	defer cancel()
+	sought, err := s.opt.Consumer.Seek(ctx, group, topic, body)
+	if err != nil {
+		return err
+	}
+	return c.answer(fasthttp.StatusOK, sought)
+}
+
+func (s *Server) listGroups(c *call) error {
+	ctx, cancel := s.callContext()
+	defer cancel()
+	list, err := s.opt.Consumer.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	if list.Groups == nil {
+		list.Groups = []string{}
+	}
+	return c.answer(fasthttp.StatusOK, list)
+}
+
+func (s *Server) getGroup(c *call) error {
+	group, err := c.group()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.callContext()
+	defer cancel()
+	g, err := s.opt.Consumer.Group(ctx, group)
+	if err != nil {
+		return err
+	}
+	return c.answer(fasthttp.StatusOK, g)
+}
+
+func (s *Server) putGroup(c *call) error {
+	group, err := c.group()
+	if err != nil {
+		return err
+	}
+	var body api.GroupConfig
+	if err := c.json(&body, true); err != nil {
+		return err
+	}
+	ctx, cancel := s.callContext()
+	defer cancel()
+	g, err := s.opt.Consumer.Configure(ctx, group, body)
+	if err != nil {
+		return err
+	}
+	return c.answer(fasthttp.StatusOK, g)
+}
+
+func (s *Server) deleteGroup(c *call) error {
+	group, err := c.group()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.callContext()
+	defer cancel()
+	if err := s.opt.Consumer.DeleteGroup(ctx, group); err != nil {
+		return err
+	}
+	c.SetStatusCode(fasthttp.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,45 @@
+package api
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	requests *prometheus.CounterVec   // by route and status
+	errors   *prometheus.CounterVec   // by code
+	seconds  *prometheus.HistogramVec // by route
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sidestream_http_requests_total", Help: "Requests answered, by route and status.",
+		}, []string{"route", "status"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sidestream_http_errors_total", Help: "Requests answered with an error, by its code.",
+		}, []string{"code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sidestream_http_request_duration_seconds", Help: "Time to answer a request, long polls included, by route.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18),
+		}, []string{"route"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.errors, m.seconds} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) of(method, pattern string) observer {
+	return m.seconds.WithLabelValues(method + " " + pattern)
+}
+
+func (m *metrics) count(route string, status int) {
+	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
+}

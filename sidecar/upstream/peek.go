@@ -1,0 +1,113 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/sdk/api"
+)
+
+// namedFetch is a fetch that names its topic: from version 13 on it would have
+// to give the topic's id, which not all brokers have.
+type namedFetch struct{ *kmsg.FetchRequest }
+
+func (namedFetch) MaxVersion() int16 { return 12 }
+
+// Peek reads up to count records of a partition from offset on, committed ones
+// only, without any group. next is the offset to go on from; it moves past
+// offsets that hold no record. An offset below the log's start is moved to it.
+func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offset int64, count, maxBytes int) (recs []*kgo.Record, next, end int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
+	defer cancel()
+	t, err := u.Topic(ctx, topic)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	p, ok := t.Partition(partition)
+	if !ok {
+		return nil, 0, 0, api.NewError(api.CodePartitionNotFound, fmt.Sprintf("topic %s has no partition %d: it has %d, from 0", topic, partition, len(t.Partitions)))
+	}
+	next = offset
+	for size := 0; len(recs) < count && size < maxBytes; {
+		if p.Leader < 0 {
+			return nil, 0, 0, unavailable(fmt.Sprintf("partition %d of topic %s has no leader", partition, topic))
+		}
+		fp, after, fetchErr := u.fetchOnce(ctx, p, topic, next, maxBytes)
+		switch {
+		case fetchErr != nil:
+			return nil, 0, 0, u.unreachable(fetchErr)
+		case errors.Is(fp.Err, kerr.OffsetOutOfRange):
+			starts, startErr := u.StartOffsets(ctx, topic)
+			ends, endErr := u.EndOffsets(ctx, topic)
+			start, haveStart := starts[partition]
+			last, haveEnd := ends[partition]
+			if !haveStart || !haveEnd {
+				return nil, 0, 0, unavailable(fmt.Sprintf("the bounds of partition %d are not known now: %v", partition, errors.Join(startErr, endErr)))
+			}
+			if next >= start { // beyond the end
+				return recs, next, last, nil
+			}
+			next = start
+			continue
+		case fp.Err != nil:
+			if fresh, err := u.Refresh(ctx, topic); err == nil && kerr.IsRetriable(fp.Err) {
+				if q, ok := fresh.Partition(partition); ok && (q.Leader != p.Leader || q.Epoch != p.Epoch) {
+					p = q
+					continue
+				}
+			}
+			return nil, 0, 0, unavailable(fmt.Sprintf("partition %d of topic %s: %v", partition, topic, fp.Err))
+		}
+		end = fp.LastStableOffset
+		if end < 0 {
+			end = fp.HighWatermark
+		}
+		if after <= next {
+			return recs, next, end, nil // nothing more
+		}
+		next = after
+		for _, r := range fp.Records {
+			if len(recs) == count || size >= maxBytes {
+				return recs, r.Offset, end, nil
+			}
+			recs = append(recs, r)
+			size += len(r.Key) + len(r.Value)
+		}
+	}
+	return recs, next, end, nil
+}
+
+func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (kgo.FetchPartition, int64, error) {
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaID = -1
+	req.MinBytes, req.MaxWaitMillis, req.MaxBytes = 0, 0, int32(maxBytes)
+	req.IsolationLevel = 1 // read_committed
+	rt := kmsg.NewFetchRequestTopic()
+	rt.Topic = topic
+	rp := kmsg.NewFetchRequestTopicPartition()
+	rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes, rp.CurrentLeaderEpoch = p.ID, offset, int32(maxBytes), -1
+	rt.Partitions = append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	kresp, err := u.cl.Broker(int(p.Leader)).RetriableRequest(ctx, namedFetch{req})
+	if err != nil {
+		return kgo.FetchPartition{}, 0, err
+	}
+	resp := kresp.(*kmsg.FetchResponse)
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return kgo.FetchPartition{}, 0, err
+	}
+	for i := range resp.Topics {
+		for j := range resp.Topics[i].Partitions {
+			fp, after := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
+				Offset: offset, IsolationLevel: kgo.ReadCommitted(), Topic: topic, Partition: p.ID,
+			}, &resp.Topics[i].Partitions[j], kgo.DefaultDecompressor(), nil)
+			return fp, after, nil
+		}
+	}
+	return kgo.FetchPartition{}, 0, fmt.Errorf("the answer of broker %d lacks partition %d", p.Leader, p.ID)
+}

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttpadaptor"
+	"go.uber.org/zap"
+
+	"sidestream/broker"
+)
+
+const (
+	httpTimeout    = 10 * time.Second
+	rebuildTimeout = 2 * time.Minute
+	maxHTTPBody    = 64 << 10
+)
+
+// Status is the answer to GET /status.
+type Status struct {
+	ID         int32             `json:"id"` // 0: a new folder that is not registered yet
+	ClusterID  string            `json:"cluster_id"`
+	Version    string            `json:"version"`
+	Broker     string            `json:"broker"`     // address that the Kafka protocol is served on
+	Store      string            `json:"store"`      // same, missing, foreign or unread: how its cluster-id relates to ours
+	Session    string            `json:"session"`    // proven, unproven or none
+	Controller int32             `json:"controller"` // broker id, -1: none
+	Brokers    []int32           `json:"brokers"`    // registered and serving
+	Partitions []PartitionStatus `json:"partitions"` // led here
+	Alarms     []string          `json:"alarms"`
+}
+
+// PartitionStatus is one partition that this broker leads.
+type PartitionStatus struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Epoch     int32  `json:"epoch"`
+	Start     int64  `json:"start"`
+	End       int64  `json:"end"`
+	Bytes     int64  `json:"bytes"`
+}
+
+// serveHTTP binds the endpoints and serves them until stop is called.
+func (a *Agent) serveHTTP() (stop func(), err error) {
+	listener, err := net.Listen("tcp", a.cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w: choose another address for the agent's HTTP endpoints", err)
+	}
+	metrics := fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{}))
+	server := &fasthttp.Server{
+		Handler:            func(c *fasthttp.RequestCtx) { a.route(c, metrics) },
+		Name:               "sidestream-agent",
+		ReadTimeout:        httpTimeout,
+		WriteTimeout:       httpTimeout + rebuildTimeout,
+		IdleTimeout:        time.Minute,
+		MaxRequestBodySize: maxHTTPBody,
+		Logger:             zap.NewStdLog(a.log.Named("http")),
+		CloseOnShutdown:    true,
+	}
+	a.mu.Lock()
+	a.httpAddr = listener.Addr().String()
+	a.mu.Unlock()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := server.Serve(listener); err != nil {
+			a.log.Error("the HTTP endpoints stopped", zap.Error(err))
+		}
+	})
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
+		defer cancel()
+		_ = server.ShutdownWithContext(ctx)
+		wg.Wait()
+	}, nil
+}
+
+func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
+	// A web page can have a browser post to localhost; it cannot leave out Origin.
+	if len(c.Request.Header.Peek("Origin")) > 0 {
+		fail(c, fasthttp.StatusForbidden, "forbidden", "requests from web pages are refused")
+		return
+	}
+	method, path := string(c.Method()), string(c.Path())
+	allowed := fasthttp.MethodGet
+	switch path {
+	case "/healthz", "/readyz", "/status", "/metrics":
+	case "/metadata/rebuild":
+		allowed = fasthttp.MethodPost
+	default:
+		fail(c, fasthttp.StatusNotFound, "not_found", "there are GET /healthz, /readyz, /status, /metrics and POST /metadata/rebuild")
+		return
+	}
+	if method != allowed && !(allowed == fasthttp.MethodGet && method == fasthttp.MethodHead) {
+		c.Response.Header.Set("Allow", allowed)
+		fail(c, fasthttp.StatusMethodNotAllowed, "method_not_allowed", fmt.Sprintf("use %s %s", allowed, path))
+		return
+	}
+	switch path {
+	case "/healthz":
+		c.SetBodyString("ok\n")
+	case "/readyz":
+		a.readyz(c)
+	case "/status":
+		answer(c, fasthttp.StatusOK, a.Status())
+	case "/metrics":
+		metrics(c)
+	case "/metadata/rebuild":
+		a.postRebuild(c)
+	}
+}
+
+func (a *Agent) readyz(c *fasthttp.RequestCtx) {
+	select {
+	case <-a.life.Done():
+		fail(c, fasthttp.StatusServiceUnavailable, "stopping", "the agent is stopping")
+	case <-a.ready:
+		c.SetBodyString("ready\n")
+	default:
+		fail(c, fasthttp.StatusServiceUnavailable, "starting", "the agent has not taken its partitions yet; see /status")
+	}
+}
+
+// Status describes the agent now.
+func (a *Agent) Status() Status {
+	view, session, b := a.View(), a.liveSession(), a.theBroker()
+	f, _ := a.mirror.Latest()
+	s := Status{ID: a.ID(), ClusterID: a.folderCluster(), Version: Version, Broker: a.BrokerAddr(), Store: f.Cluster.String(),
+		Session: "none", Controller: view.Controller, Brokers: []int32{}, Partitions: []PartitionStatus{}, Alarms: a.Alarms()}
+	if session != nil {
+		s.Session = session.Ownership().String()
+	}
+	for _, n := range view.Brokers {
+		s.Brokers = append(s.Brokers, n.ID)
+	}
+	if b == nil {
+		return s
+	}
+	for _, h := range b.Held() {
+		t := view.Topics[h.Topic]
+		if t == nil || t.ID != h.ID || int(h.Partition) >= len(t.Partitions) || t.Partitions[h.Partition].Leader != s.ID {
+			continue
+		}
+		s.Partitions = append(s.Partitions, PartitionStatus{Topic: h.Topic, Partition: h.Partition,
+			Epoch: t.Partitions[h.Partition].Epoch, Start: h.Start, End: h.End, Bytes: h.Bytes})
+	}
+	return s
+}
+
+// Alarms is what an operator must look at, the broker's alarms included.
+func (a *Agent) Alarms() []string {
+	list := a.alarms.list()
+	if b := a.theBroker(); b != nil {
+		list = append(list, b.Alarms()...)
+	}
+	if list == nil {
+		list = []string{}
+	}
+	return list
+}
+
+func (a *Agent) postRebuild(c *fasthttp.RequestCtx) {
+	var ask struct {
+		ClusterID string `json:"cluster_id"`
+	}
+	if err := json.Unmarshal(c.PostBody(), &ask); err != nil {
+		fail(c, fasthttp.StatusBadRequest, "bad_request", fmt.Sprintf(`the body is not readable (%v): send {"cluster_id":"<the cluster-id to keep>"}`, err))
+		return
+	}
+	if _, err := broker.ParseUUID(ask.ClusterID); err != nil {
+		fail(c, fasthttp.StatusBadRequest, "bad_request", fmt.Sprintf("cluster_id: got %q: name the cluster-id to keep, as the agents' /status shows it", ask.ClusterID))
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.life, rebuildTimeout)
+	defer cancel()
+	done, err := a.Rebuild(ctx, ask.ClusterID)
+	switch {
+	case err == nil:
+		answer(c, fasthttp.StatusOK, done)
+	case errors.Is(err, ErrRebuild):
+		fail(c, fasthttp.StatusConflict, "rebuild_refused", err.Error())
+	case errors.Is(err, broker.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		fail(c, fasthttp.StatusServiceUnavailable, "unavailable", err.Error()+"; what was written stays, ask again to go on")
+	default:
+		fail(c, fasthttp.StatusInternalServerError, "internal", err.Error())
+	}
+}
+
+func answer(c *fasthttp.RequestCtx, status int, v any) {
+	c.SetStatusCode(status)
+	c.SetContentType("application/json")
+	enc := json.NewEncoder(c)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // into memory: the types above always can be
+}
+
+// fail answers in the form of the sidecar's errors.
+func fail(c *fasthttp.RequestCtx, status int, code, message string) {
+	answer(c, status, map[string]any{"error": map[string]any{"code": code, "message": message,
+		"retryable": status == fasthttp.StatusServiceUnavailable}})
+}

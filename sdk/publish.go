@@ -118,6 +118,11 @@ func (c *Client) PublishLines(ctx context.Context, topic string, lines []byte, o
 	return c.publishBody(ctx, topic, lines, options)
 }
 
+// PublishNDJSON writes one event a line of JSON, each an [api.Record].
+func (c *Client) PublishNDJSON(ctx context.Context, topic string, records []byte, options ...PublishOption) (api.BatchPublished, error) {
+	return c.publishBody(ctx, topic, records, options)
+}
+
 func (c *Client) publishBody(ctx context.Context, topic string, body []byte, options []PublishOption) (api.BatchPublished, error) {
 	o := applyPublish(options)
 	var answer api.BatchPublished

@@ -1,0 +1,43 @@
+# Targets are listed by `make help`.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+BIN     := bin/sidestream
+
+.PHONY: help build demo test lint compat bench consul docs clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: ## Build bin/sidestream
+	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./ops/sidestream
+
+demo: build ## Run the main job end to end on 9,999 page views
+	$(GO) run ./ops/demo -bin $(BIN)
+
+# Whole-system tests start many processes: two packages at a time are enough.
+test: consul ## Run all tests with the race detector
+	$(GO) test -race -timeout 20m -p 2 ./...
+
+lint: ## gofmt, go vet, staticcheck, errcheck
+	@files=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$files" ]; then echo "not formatted (run gofmt -w):"; echo "$$files"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool -modfile=ops/lint/go.mod staticcheck ./...
+	$(GO) tool -modfile=ops/lint/go.mod errcheck -ignoretests -exclude ops/lint/errcheck-excludes.txt ./...
+
+compat: build ## Let other people's Kafka clients produce and consume
+	cd ops/compat && SIDESTREAM_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 15m ./...
+
+bench: build ## Measure throughput through one development server
+	$(GO) run ./ops/bench -bin $(BIN)
+
+# Built once from its Go module into a folder that git ignores.
+consul: ## Find a real Consul for the tests, or build it when none is on the PATH
+	@sh ops/consul/build.sh
+
+docs: ## Write the documents that are generated from the code
+	$(GO) run ./ops/sidestream docs ops/docs
+
+clean: ## Remove what was built (the Consul stays)
+	rm -rf bin

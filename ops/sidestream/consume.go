@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sidestream/sdk"
+	"sidestream/sdk/api"
+)
+
+type consumeOptions struct {
+	group, from      string
+	most             int
+	asJSON, untilEnd bool
+}
+
+func newConsume() *cobra.Command {
+	var o consumeOptions
+	cmd := &cobra.Command{
+		Use:   "consume TOPIC",
+		Short: "Print a topic's messages and acknowledge them",
+		Long: `Pull a topic's messages for a group through a sidecar, print each one's value
+on a line, and acknowledge them once they are printed. It goes on until it is
+stopped, unless --max or --until-end says otherwise.
+
+The group remembers where it is: a second run goes on where the first stopped.
+Use another --group, or "sidestream group seek", to see messages again.`,
+		Example: `  sidestream consume hello
+  sidestream consume orders --group audit --from latest --json
+  sidestream consume orders --until-end > orders.txt`,
+		Args: usage(cobra.ExactArgs(1)),
+	}
+	address := sidecarFlag(cmd)
+	cmd.Flags().StringVarP(&o.group, "group", "g", "cli", "group to consume in")
+	cmd.Flags().StringVar(&o.from, "from", "", "where a new group starts: earliest (default), latest or a time (RFC 3339)")
+	cmd.Flags().IntVarP(&o.most, "max", "n", 0, "stop after this many messages (0: no limit)")
+	cmd.Flags().BoolVar(&o.untilEnd, "until-end", false, "stop when nothing more is there")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print each message as a JSON object")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.most < 0 {
+			return usageError{fmt.Errorf("--max: got %d: use 1 or more, or 0 for no limit", o.most)}
+		}
+		c, err := client(cmd, *address)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return stopped(cmd, consume(cmd.Context(), c, args[0], o, cmd.OutOrStdout()))
+	}
+	return cmd
+}
+
+const (
+	consumeBatch = 100
+	consumeWait  = 20 * time.Second
+	endWait      = 2 * time.Second // with --until-end: what is there arrives sooner
+	lastAckLimit = 5 * time.Second
+	pauseEmpty   = 200 * time.Millisecond // after an empty answer that came early
+)
+
+func consume(ctx context.Context, c *sdk.Client, topic string, o consumeOptions, out io.Writer) error {
+	wait := consumeWait
+	if o.untilEnd {
+		wait = endWait
+	}
+	for printed := 0; o.most == 0 || printed < o.most; {
+		most := consumeBatch
+		if o.most > 0 {
+			most = min(most, o.most-printed)
+		}
+		pulled, err := c.Pull(ctx, o.group, topic, sdk.PullOptions{Max: most, Wait: wait, From: o.from})
+		if err != nil {
+			return err
+		}
+		n, err := printMessages(ctx, c, topic, o, pulled.Messages, out)
+		printed += n
+		if err != nil {
+			return err
+		}
+		if len(pulled.Messages) > 0 {
+			continue
+		}
+		if o.untilEnd && pulled.Reason != nil && (*pulled.Reason == api.ReasonAtEnd || *pulled.Reason == api.ReasonNoPartition) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pauseEmpty):
+		}
+	}
+	return nil
+}
+
+// printMessages prints and acknowledges messages; those that could not be
+// printed are given back.
+func printMessages(ctx context.Context, c *sdk.Client, topic string, o consumeOptions, messages []api.Message, out io.Writer) (int, error) {
+	if len(messages) == 0 {
+		return 0, nil
+	}
+	var receipts []string
+	var failure error
+	for _, m := range messages {
+		if failure = printMessage(m, o.asJSON, out); failure != nil {
+			break
+		}
+		receipts = append(receipts, m.Receipt)
+	}
+	// What was printed is acknowledged even when a stop was asked for.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAckLimit)
+	defer cancel()
+	if len(receipts) > 0 {
+		acked, err := c.Ack(ctx, o.group, topic, receipts...)
+		if err == nil && acked.Failed > 0 {
+			err = fmt.Errorf("%d of %d printed messages could not be acknowledged and will come again", acked.Failed, len(receipts))
+		}
+		failure = errors.Join(failure, err)
+	}
+	if rest := messages[len(receipts):]; len(rest) > 0 {
+		back := make([]string, len(rest))
+		for i, m := range rest {
+			back[i] = m.Receipt
+		}
+		_, err := c.Nack(ctx, o.group, topic, 0, "not printed", back...)
+		failure = errors.Join(failure, err)
+	}
+	return len(receipts), failure
+}
+
+func printMessage(m api.Message, asJSON bool, out io.Writer) error {
+	var line []byte
+	var err error
+	if asJSON {
+		line, err = messageLine(m)
+	} else {
+		line, err = sdk.Value(m)
+		line = append(line, '\n')
+	}
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(line)
+	return err
+}
+
+// messageLine is a pulled message as --json prints it, without its receipt.
+func messageLine(m api.Message) ([]byte, error) {
+	m.Receipt, m.LeaseUntil = "", nil
+	line, err := json.Marshal(m)
+	return append(line, '\n'), err
+}

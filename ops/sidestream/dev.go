@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"sidestream/agent"
+	"sidestream/discovery"
+	"sidestream/ops/devserver"
+	"sidestream/sidecar"
+)
+
+type devOptions struct {
+	dataDir                           string
+	sidecars                          int
+	sidecarPort, agentPort, kafkaPort int
+	freePorts                         bool
+	log                               logSettings
+}
+
+// sidecarPortStep lies between the ports of two sidecars, so that the agent's
+// 4101 stays free.
+const sidecarPortStep = 10
+
+func newDev() *cobra.Command {
+	o := devOptions{log: logSettings{Format: "auto"}}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a whole cluster in this process, for development",
+		Long: `Run one agent with its broker and one or more sidecars in this process, with an
+embedded coordination store in place of Consul. Topics are created when they
+are first used. Everything is kept in the data folder: a restart finds topics,
+messages and positions again.
+
+Ports, all on 127.0.0.1: the broker 9092, the agent 4101, the first sidecar
+4100 and each further one ten more (4110, 4120, …). With --free-ports the system
+chooses; the addresses are then in dev.json in the data folder, which is there
+exactly while the server serves.`,
+		Example: `  sidestream dev
+  sidestream dev --sidecars 2 --data-dir ./sidestream-data
+  sidestream dev --free-ports --data-dir "$(mktemp -d)"`,
+		Args: usage(noArgs),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.dataDir, "data-dir", "", "data folder (default $XDG_DATA_HOME/sidestream/dev, which is ~/.local/share/sidestream/dev)")
+	f.IntVar(&o.sidecars, "sidecars", 1, "number of sidecars, 1 to 16")
+	f.IntVar(&o.sidecarPort, "sidecar-port", 4100, "port of the first sidecar")
+	f.IntVar(&o.agentPort, "agent-port", 4101, "port of the agent's HTTP")
+	f.IntVar(&o.kafkaPort, "broker-port", 9092, "port of the broker")
+	f.BoolVar(&o.freePorts, "free-ports", false, "take free ports instead, see dev.json")
+	f.StringVar(&o.log.Level, "log-level", "warn", "least severity that is logged: debug, info, warn or error")
+	f.StringVar(&o.log.Format, "log-format", "auto", "console, json, or auto: console on a terminal")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if o.sidecars < 1 || o.sidecars > 16 {
+			return usageError{fmt.Errorf("--sidecars: got %d: use 1 to 16", o.sidecars)}
+		}
+		if o.dataDir == "" {
+			dir, err := defaultDataDir()
+			if err != nil {
+				return err
+			}
+			o.dataDir = dir
+		}
+		log, err := newLogger(o.log)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = log.Sync() }() // standard error may not be able to
+		return runDev(cmd.Context(), o, log, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// defaultDataDir follows the XDG base directories, which programs on Linux
+// keep their data in.
+func defaultDataDir() (string, error) {
+	if base := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(base) {
+		return filepath.Join(base, "sidestream", "dev"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", usageError{fmt.Errorf("no home folder is known for the data: name one with --data-dir: %w", err)}
+	}
+	return filepath.Join(home, ".local", "share", "sidestream", "dev"), nil
+}
+
+// runDev brings the parts up one after the other, serves until ctx ends or a
+// part fails, and takes them down in reverse: a sidecar still needs the agent
+// and the store to give its partitions back.
+func runDev(ctx context.Context, o devOptions, log *zap.Logger, out io.Writer) (err error) {
+	if err := os.MkdirAll(o.dataDir, 0o755); err != nil {
+		return err
+	}
+	unlock, err := lockDir(o.dataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := devserver.Remove(o.dataDir); err != nil { // of a life that crashed
+		return err
+	}
+	store, err := discovery.NewMemory(discovery.MemoryOptions{
+		SnapshotPath: filepath.Join(o.dataDir, "discovery.json"),
+		Logger:       log.Named("store"),
+	})
+	if err != nil {
+		return err
+	}
+	parts := newParts(ctx)
+	defer func() { err = errors.Join(err, parts.stop(), store.Close()) }()
+
+	info := devserver.Info{PID: os.Getpid()}
+	a, err := agent.New(o.agentConfig(), store, log.Named("agent"))
+	if err != nil {
+		return err
+	}
+	if !parts.start("agent", a) {
+		return parts.wait()
+	}
+	info.Broker, info.Agent = a.BrokerAddr(), "http://"+a.HTTPAddr()
+	for i := range o.sidecars {
+		name := fmt.Sprintf("sidecar-%d", i+1)
+		s, err := sidecar.New(o.sidecarConfig(i), store, log.Named(name))
+		if err != nil {
+			return err
+		}
+		if !parts.start(name, s) {
+			return parts.wait()
+		}
+		info.Sidecars = append(info.Sidecars, "http://"+s.Addr())
+	}
+	if err := devserver.Write(o.dataDir, info); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, devserver.Remove(o.dataDir)) }()
+	if _, err := io.WriteString(out, banner(o.dataDir, info)); err != nil {
+		return err
+	}
+	return parts.wait()
+}
+
+func (o devOptions) address(port int) string {
+	if o.freePorts {
+		port = 0
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+func (o devOptions) agentConfig() agent.Config {
+	cfg := agent.DefaultConfig()
+	cfg.DataDir = filepath.Join(o.dataDir, "agent")
+	cfg.Listen = o.address(o.agentPort)
+	cfg.Broker.Listen = o.address(o.kafkaPort)
+	cfg.Broker.AutoCreateTopics = true
+	return cfg
+}
+
+func (o devOptions) sidecarConfig(i int) sidecar.Config {
+	cfg := sidecar.DefaultConfig()
+	cfg.DataDir = filepath.Join(o.dataDir, fmt.Sprintf("sidecar-%d", i+1))
+	cfg.Listen = o.address(o.sidecarPort + i*sidecarPortStep)
+	cfg.AutoCreateTopics = true
+	return cfg
+}
+
+// lockDir makes sure that only one dev serves a data folder, before anything
+// in it is read.
+func lockDir(dir string) (unlock func(), err error) {
+	path := filepath.Join(dir, "dev.lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		err = errors.Join(fmt.Errorf("data folder %s is in use by another sidestream dev: stop it, or name another folder with --data-dir (%w)", dir, err), f.Close())
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil // closing unlocks; nothing was written
+}
+
+func banner(dir string, info devserver.Info) string {
+	text := fmt.Sprintf(`Sidestream %s is ready. Ctrl-C stops it; the data stays in
+%s
+
+  sidecar   %s   HTTP for applications
+`, versionText(), dir, info.Sidecars[0])
+	for _, s := range info.Sidecars[1:] {
+		text += fmt.Sprintf("            %s\n", s)
+	}
+	return text + fmt.Sprintf(`  broker    %s          Kafka protocol
+  agent     %s   health, status, metrics
+
+Try, in another terminal:
+
+  curl %[4]s/topics/hello -d 'hi'
+  curl -X POST '%[4]s/groups/g/topics/hello/pull?wait=5s'
+  curl %[4]s/groups/g/topics/hello/ack -d '{"receipts":["the receipt of the message"]}'
+
+`, info.Broker, info.Agent, nil, info.Sidecars[0])
+}

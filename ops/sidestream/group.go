@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sidestream/sdk"
+	"sidestream/sdk/api"
+)
+
+func newGroup() *cobra.Command {
+	return parent("group", "List, describe, seek and delete consumer groups",
+		"List, describe, seek and delete consumer groups, through a sidecar.",
+		newGroupList(), newGroupDescribe(), newGroupSeek(), newGroupDelete())
+}
+
+func newGroupList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List the groups", Args: usage(noArgs)}
+	address := sidecarFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := client(cmd, *address)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		groups, err := c.Groups(cmd.Context())
+		for _, g := range groups {
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), g); err != nil {
+				return err
+			}
+		}
+		return err
+	}
+	return cmd
+}
+
+// groupView is all that `group describe` shows.
+type groupView struct {
+	api.Group
+	Offsets []api.Offsets `json:"offsets"`
+}
+
+func newGroupDescribe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "describe GROUP [TOPIC...]",
+		Short: "Show a group's members, owners, positions and last moves",
+		Long: `Show a group's configuration, members, owners, positions with their lag, and
+the last moves of partitions with their cause. The positions are those of the
+topics that the group consumes now; name topics to see others.`,
+		Example: "  sidestream group describe top-pages\n  sidestream group describe nightly orders",
+		Args:    usage(cobra.MinimumNArgs(1)),
+	}
+	address := sidecarFlag(cmd)
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := client(cmd, *address)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		view, err := describeGroup(cmd.Context(), c, args[0], args[1:])
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), view)
+		}
+		return printGroup(cmd.OutOrStdout(), view)
+	}
+	return cmd
+}
+
+func describeGroup(ctx context.Context, c *sdk.Client, group string, topics []string) (groupView, error) {
+	g, err := c.Group(ctx, group)
+	if err != nil {
+		return groupView{}, err
+	}
+	view := groupView{Group: g, Offsets: []api.Offsets{}}
+	if len(topics) == 0 {
+		topics = topicsOf(g)
+	}
+	for _, t := range topics {
+		o, err := c.Offsets(ctx, group, t)
+		if err != nil {
+			return view, fmt.Errorf("positions in topic %s: %w", t, err)
+		}
+		view.Offsets = append(view.Offsets, o)
+	}
+	return view, nil
+}
+
+// topicsOf lists the topics that a group's members and owners name.
+func topicsOf(g api.Group) []string {
+	var topics []string
+	for _, m := range g.Members {
+		topics = append(topics, m.Topics...)
+	}
+	for _, o := range g.Owners {
+		topics = append(topics, o.Topic)
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
+}
+
+func printGroup(w io.Writer, v groupView) error {
+	attempts := "no limit"
+	if v.Config.MaxAttempts != nil && *v.Config.MaxAttempts > 0 {
+		attempts = fmt.Sprint(*v.Config.MaxAttempts)
+	}
+	if _, err := fmt.Fprintf(w, "group %s: order %s, lease %s, attempts %s, exclusive %s, from %s\n\n",
+		v.Group.Group, v.Config.Order, v.Config.Lease, attempts, v.Config.Exclusive, v.Config.From); err != nil {
+		return err
+	}
+	if err := table(w, "MEMBER\tADDRESS\tTOPICS\tJOINED", func(row func(...any)) {
+		for _, m := range v.Members {
+			name := m.Sidecar
+			if name == v.Planner {
+				name += " (planner)"
+			}
+			row(name, m.Address, strings.Join(m.Topics, ","), m.Joined.Format(time.RFC3339))
+		}
+	}); err != nil {
+		return err
+	}
+	for _, o := range v.Offsets {
+		if _, err := fmt.Fprintf(w, "\ntopic %s: lag %d\n", o.Topic, o.Lag); err != nil {
+			return err
+		}
+		if err := table(w, "PARTITION\tPOSITION\tACKED ABOVE\tEND\tLAG\tLAG SECONDS\tIN FLIGHT\tOWNER\tGENERATION", func(row func(...any)) {
+			for _, p := range o.Partitions {
+				owner := p.Owner
+				if owner == "" {
+					owner = "none"
+				}
+				row(p.Partition, p.Position, p.Acked, p.End, p.Lag, fmt.Sprintf("%.1f", p.LagSeconds), p.InFlight, owner, p.Generation)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if len(v.History) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(w, "\nlast moves"); err != nil {
+		return err
+	}
+	return table(w, "AT\tPARTITION\tFROM\tTO\tCAUSE", func(row func(...any)) {
+		for _, m := range v.History {
+			row(m.At.Format(time.RFC3339), fmt.Sprintf("%s/%d", m.Topic, m.Partition), orNone(m.From), orNone(m.To), m.Cause)
+		}
+	})
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func newGroupSeek() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "seek GROUP TOPIC",
+		Short: "Move a group to another position, while it consumes or not",
+		Example: `  sidestream group seek top-pages pageviews --to earliest
+  sidestream group seek top-pages pageviews --to 2026-01-31T08:00:00Z
+  sidestream group seek top-pages pageviews --offset 0=120 --offset 3=7`,
+		Args: usage(cobra.ExactArgs(2)),
+	}
+	address := sidecarFlag(cmd)
+	to := cmd.Flags().String("to", "", "earliest, latest or a time (RFC 3339)")
+	offsets := cmd.Flags().StringToInt64("offset", nil, "exact offset of a partition, partition=offset; may be repeated")
+	cmd.MarkFlagsMutuallyExclusive("to", "offset")
+	cmd.MarkFlagsOneRequired("to", "offset")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := client(cmd, *address)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		var sought api.Sought
+		if *to != "" {
+			sought, err = c.Seek(cmd.Context(), args[0], args[1], *to)
+		} else {
+			sought, err = c.SeekOffsets(cmd.Context(), args[0], args[1], *offsets)
+		}
+		if err != nil {
+			return err
+		}
+		return table(cmd.OutOrStdout(), "PARTITION\tOFFSET", func(row func(...any)) {
+			for _, p := range slices.Sorted(maps.Keys(sought.Offsets)) {
+				row(p, sought.Offsets[p])
+			}
+		})
+	}
+	return cmd
+}
+
+func newGroupDelete() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete GROUP",
+		Short: "Forget a group with all its positions",
+		Args:  usage(cobra.ExactArgs(1)),
+	}
+	address := sidecarFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := client(cmd, *address)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if err := c.DeleteGroup(cmd.Context(), args[0]); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "deleted group %s\n", args[0])
+		return err
+	}
+	return cmd
+}

@@ -1,0 +1,50 @@
+// Command sidestream is the one binary: the agent with the broker inside, the
+// sidecar, both together for development, and the tools around them. There is
+// one file a command.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0 // done, or stopped as asked
+	exitFailed = 1 // the work failed
+	exitUsage  = 2 // wrong arguments or configuration: nothing was done
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the process at once
+	}()
+	root := newRoot()
+	root.SetArgs(os.Args[1:])
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "sidestream:", err)
+	}
+	os.Exit(exitCode(err))
+}
+
+// usageError marks an error of the command line or the configuration.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func exitCode(err error) int {
+	switch _, usage := errors.AsType[usageError](err); {
+	case err == nil:
+		return exitOK
+	case usage:
+		return exitUsage
+	}
+	return exitFailed
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"sidestream/discovery"
+	"sidestream/sidecar"
+)
+
+func newSidecar() *cobra.Command {
+	cfg := defaultSidecar()
+	cmd := &cobra.Command{
+		Use:   "sidecar",
+		Short: "Run the sidecar of an application host",
+		Long: `Run the sidecar of an application host: applications publish and pull by HTTP
+on localhost, and the sidecar does the rest. It works with our own brokers,
+found through Consul, and with Apache Kafka's (kafka.bootstrap, kafka.tls,
+kafka.sasl).
+
+Settings come from a YAML file (--config), the environment and flags, the later
+winning. "sidestream config check sidecar" shows what is in effect.`,
+		Example: `  sidestream sidecar --config /etc/sidestream/sidecar.yaml
+  sidestream sidecar --data-dir /var/lib/sidestream/sidecar --consul-address 127.0.0.1:8500
+  sidestream sidecar --kafka-bootstrap kafka1:9092,kafka2:9092`,
+		Args: usage(noArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := loadSettings(cmd, cfg); err != nil {
+				return err
+			}
+			return withConsul(cfg.Consul, cfg.Log, func(store discovery.Store, log *zap.Logger) error {
+				s, err := sidecar.New(cfg.Config, store, log)
+				if err != nil {
+					return err
+				}
+				return serve(cmd.Context(), log, "sidecar", s)
+			})
+		},
+	}
+	bindSettings(cmd, cfg)
+	return cmd
+}

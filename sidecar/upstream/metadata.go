@@ -128,7 +128,7 @@ func (u *Upstream) Topics(ctx context.Context) ([]Topic, error) {
 
 // Ping asks any broker for nothing but an answer, within ctx and the request
 // timeout; the error is brokers_unavailable.
-func (u *Upstream) Ping(ctx context.Context) error {
+func (u *Upstream) Ping(ctx context.Context) *api.Error {
 	ctx, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
 	defer cancel()
 	req := kmsg.NewPtrMetadataRequest()

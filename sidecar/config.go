@@ -1,0 +1,109 @@
+package sidecar
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"sidestream/discovery"
+	"sidestream/sidecar/consume"
+	"sidestream/sidecar/publish"
+	"sidestream/sidecar/upstream"
+)
+
+// Config is a sidecar's configuration.
+type Config struct {
+	ID      string `yaml:"id" help:"Name of this sidecar, unique in the cluster; empty means one that is made at the first start and kept in data_dir."`
+	DataDir string `yaml:"data_dir" help:"Folder for the sidecar's identity and the positions of its groups; one process at a time may use it."`
+
+	Listen       string   `yaml:"listen" help:"host:port of the HTTP API; port 0 takes a free one. A loopback address unless allow_remote is set."`
+	ListenUnix   string   `yaml:"listen_unix" help:"Path of a UNIX socket that serves the same API; empty means none."`
+	AllowRemote  bool     `yaml:"allow_remote" help:"Allow listen to be an address that other hosts can reach; the API asks nobody who they are."`
+	AllowedHosts []string `yaml:"allowed_hosts" help:"Further names that requests may carry in their Host header, beside localhost and the address listened on."`
+	Advertise    string   `yaml:"advertise" help:"host:port under which operators find this sidecar in the registry; empty means what listen is bound to."`
+
+	MaxRequestBytes  int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, 1024 to 1 GiB; a larger one is answered 413."`
+	DrainTimeout     time.Duration `yaml:"drain_timeout" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
+	AutoCreateTopics bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404."`
+
+	Kafka   upstream.Config `yaml:"kafka"`
+	Publish publish.Config  `yaml:"publish"`
+	Consume consume.Config  `yaml:"consume"`
+}
+
+// DefaultConfig is a sidecar beside an application, with Sidestream's brokers.
+func DefaultConfig() Config {
+	return Config{
+		DataDir:         "/var/lib/sidestream/sidecar",
+		Listen:          "127.0.0.1:4100",
+		MaxRequestBytes: 16 << 20,
+		DrainTimeout:    15 * time.Second,
+		Kafka:           upstream.DefaultConfig(),
+		Publish:         publish.DefaultConfig(),
+		Consume:         consume.DefaultConfig(),
+	}
+}
+
+// Validate says which field is wrong and what would be right.
+func (c Config) Validate() error {
+	if c.ID != "" {
+		if err := discovery.CheckName("sidecar", c.ID); err != nil {
+			return fmt.Errorf("id: %w", err)
+		}
+	}
+	if c.DataDir == "" {
+		return fmt.Errorf("data_dir: is empty: name a folder such as /var/lib/sidestream/sidecar")
+	}
+	if err := c.checkListen(); err != nil {
+		return err
+	}
+	if c.Advertise != "" {
+		if host, port, err := net.SplitHostPort(c.Advertise); err != nil || host == "" || port == "" {
+			return fmt.Errorf("advertise: got %q: use host:port", c.Advertise)
+		}
+	}
+	if c.MaxRequestBytes < 1024 || c.MaxRequestBytes > 1<<30 {
+		return fmt.Errorf("max_request_bytes: got %d: use 1024 to %d", c.MaxRequestBytes, 1<<30)
+	}
+	if c.DrainTimeout < 100*time.Millisecond || c.DrainTimeout > 10*time.Minute {
+		return fmt.Errorf("drain_timeout: got %q: use a duration from 100ms to 10m", c.DrainTimeout)
+	}
+	for _, part := range []struct {
+		name string
+		err  error
+	}{
+		{"kafka", c.Kafka.Validate()},
+		{"publish", c.Publish.Validate()},
+		{"consume", c.Consume.Validate()},
+	} {
+		if part.err != nil {
+			return fmt.Errorf("%s.%w", part.name, part.err)
+		}
+	}
+	return nil
+}
+
+func (c Config) checkListen() error {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: got %q: use host:port such as 127.0.0.1:4100", c.Listen)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return fmt.Errorf("listen: got %q: the port must be a number from 0 to 65535", c.Listen)
+	}
+	if c.AllowRemote || isLoopback(host) {
+		return nil
+	}
+	return fmt.Errorf("listen: got %q, which other hosts can reach: use a loopback address such as 127.0.0.1:4100, or set allow_remote: true", c.Listen)
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,212 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"sidestream/discovery"
+)
+
+// Version is what the sidecar calls itself in the registry; set by the build.
+var Version = "dev"
+
+// storeTime bounds one call to the store.
+const storeTime = 5 * time.Second
+
+// presence is this sidecar's life in the coordination store: its one session,
+// made anew after it was lost, its ephemeral key and its registered service.
+// While the store is away it keeps trying.
+type presence struct {
+	store   discovery.Store
+	log     *zap.Logger
+	id      string
+	nonce   string
+	address string // host:port
+	service string // ID of the registration
+
+	// mu guards what follows; it is never held across I/O.
+	mu           sync.Mutex
+	session      discovery.Session
+	registration discovery.Registration
+	live         int // sidecars, as last counted
+	trouble      string
+}
+
+func newPresence(store discovery.Store, log *zap.Logger, id, nonce, address string) *presence {
+	return &presence{store: store, log: log, id: id, nonce: nonce, address: address,
+		service: discovery.ServiceSidecar + "-" + id, live: 1, trouble: "not reached yet"}
+}
+
+// Session is the present one, nil while there is none.
+func (p *presence) Session() discovery.Session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.session
+}
+
+// Registration is the sidecar's own, nil while there is none.
+func (p *presence) Registration() discovery.Registration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.registration
+}
+
+// liveSidecars is how many there are, as last counted.
+func (p *presence) liveSidecars() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.live
+}
+
+// cause is why groups do not work now, "" when they do.
+func (p *presence) cause() string {
+	p.mu.Lock()
+	session, trouble := p.session, p.trouble
+	p.mu.Unlock()
+	switch {
+	case session == nil:
+		return "coordination store: " + trouble
+	case session.Ownership() == discovery.Lost:
+		return "coordination store: the session was lost and is being made anew"
+	case session.Ownership() == discovery.Unproven:
+		return "coordination store: not reached for " + session.Age().Round(time.Second).String() + "; what is owned is kept, unproven"
+	}
+	return ""
+}
+
+// countEvery is how often the live sidecars are counted.
+const countEvery = 30 * time.Second
+
+// run keeps the presence until ctx ends. It returns early only with an error
+// that no repeat mends: the id belongs to somebody else.
+func (p *presence) run(ctx context.Context) error {
+	backoff := 100 * time.Millisecond
+	count := time.NewTicker(countEvery)
+	defer count.Stop()
+	for ctx.Err() == nil {
+		err := p.appear(ctx)
+		if errors.Is(err, discovery.ErrIDTaken) {
+			return fmt.Errorf("id: %q: %w", p.id, err)
+		}
+		if err != nil {
+			p.setTrouble(err)
+			select {
+			case <-time.After(backoff/2 + rand.N(backoff)):
+			case <-ctx.Done():
+			}
+			backoff = min(2*backoff, 5*time.Second)
+			continue
+		}
+		backoff = 100 * time.Millisecond
+		p.count(ctx)
+		session := p.Session()
+		for lost := false; !lost; {
+			select {
+			case <-session.Lost():
+				p.log.Warn("the store says that our session is gone; making another")
+				p.mu.Lock()
+				p.session, p.trouble = nil, "the session was lost and is being made anew"
+				p.mu.Unlock()
+				lost = true
+			case <-count.C:
+				p.count(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+func (p *presence) setTrouble(err error) {
+	p.mu.Lock()
+	changed := p.trouble != err.Error()
+	p.trouble = err.Error()
+	p.mu.Unlock()
+	if changed {
+		p.log.Warn("the coordination store cannot be used now; publishing goes on, groups wait", zap.Error(err))
+	}
+}
+
+// appear makes what is missing of registration, session and key.
+func (p *presence) appear(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	if p.Registration() == nil {
+		host, port, err := net.SplitHostPort(p.address)
+		if err != nil {
+			return err
+		}
+		n, err := strconv.Atoi(port)
+		if err != nil {
+			return err
+		}
+		r, err := p.store.Register(ctx, discovery.Service{ID: p.service, Name: discovery.ServiceSidecar, Address: host, Port: n,
+			Meta: map[string]string{"id": p.id, "version": Version}})
+		if err != nil {
+			return fmt.Errorf("registering: %w", err)
+		}
+		p.mu.Lock()
+		p.registration = r
+		p.mu.Unlock()
+	}
+	session, err := p.store.NewSession(ctx, "sidecar "+p.id)
+	if err != nil {
+		return fmt.Errorf("session: %w", err)
+	}
+	value := discovery.Encode(discovery.Sidecar{ID: p.id, Address: p.address, Version: Version,
+		Nonce: p.nonce, Session: session.ID(), Service: p.service})
+	if err := discovery.ClaimID(ctx, p.store, session, discovery.KeySidecar(p.id), value, p.nonce); err != nil {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = session.Destroy(end) // it holds nothing, and ends by itself
+		return err
+	}
+	p.mu.Lock()
+	p.session = session
+	p.mu.Unlock()
+	p.log.Info("in the coordination store", zap.String("id", p.id), zap.String("session", session.ID()))
+	return nil
+}
+
+func (p *presence) count(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	entries, err := p.store.List(ctx, discovery.PrefixSidecars)
+	if err != nil {
+		return // the number before is good enough
+	}
+	p.mu.Lock()
+	p.live = max(1, len(entries))
+	p.mu.Unlock()
+}
+
+// leave takes the key, the registration and the session away, as far as the
+// store can be reached until ctx ends.
+func (p *presence) leave(ctx context.Context) {
+	p.mu.Lock()
+	session, registration := p.session, p.registration
+	p.session, p.registration = nil, nil
+	p.mu.Unlock()
+	if registration != nil {
+		if err := registration.Deregister(ctx); err != nil {
+			p.log.Info("not deregistered; the check ends by itself", zap.Error(err))
+		}
+	}
+	if session == nil {
+		return
+	}
+	key := discovery.KeySidecar(p.id)
+	_, err := p.store.Commit(ctx, discovery.Held(key, session.ID()), discovery.Delete(key))
+	if err := errors.Join(err, session.Destroy(ctx)); err != nil {
+		p.log.Info("the session was not ended; it ends by itself", zap.Error(err))
+	}
+}

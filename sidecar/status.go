@@ -1,0 +1,117 @@
+package sidecar
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/upstream"
+)
+
+// Status is the answer to GET /status, for people and the command line.
+type Status struct {
+	ID        string        `json:"id"`
+	Version   string        `json:"version"`
+	Address   string        `json:"address"`
+	Uptime    string        `json:"uptime"`
+	Causes    []string      `json:"causes"` // why it is not ready; empty when it is
+	Store     StoreStatus   `json:"store"`
+	Brokers   BrokersStatus `json:"brokers"`
+	Publish   PublishStatus `json:"publish"`
+	Consume   any           `json:"consume"`
+	SetAside  string        `json:"positions_set_aside,omitempty"` // an unreadable file of positions
+	DataDir   string        `json:"data_dir"`
+	Unix      string        `json:"unix,omitempty"`
+	Timestamp time.Time     `json:"now"`
+}
+
+// StoreStatus is how this sidecar stands with the coordination store.
+type StoreStatus struct {
+	Session   string `json:"session,omitempty"`
+	Ownership string `json:"ownership"` // proven, unproven, lost, or none
+	Sidecars  int    `json:"sidecars"`  // live ones, as last counted
+}
+
+// BrokersStatus is where the brokers are looked for.
+type BrokersStatus struct {
+	Seeds []string `json:"seeds"`
+}
+
+// PublishStatus is what is on its way.
+type PublishStatus struct {
+	Buffered int64 `json:"buffered"`
+}
+
+func (s *Sidecar) status() any {
+	st := Status{
+		ID: s.id.ID, Version: Version, Address: s.Addr(), Uptime: time.Since(s.begun).Round(time.Second).String(),
+		Causes: s.causes(), Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
+		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered()},
+		Consume: s.consumer.Status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
+		Timestamp: time.Now(),
+	}
+	if st.Brokers.Seeds == nil {
+		st.Brokers.Seeds = []string{}
+	}
+	if session := s.presence.Session(); session != nil {
+		st.Store.Session, st.Store.Ownership = session.ID(), session.Ownership().String()
+	}
+	return st
+}
+
+// causes is why the sidecar is not ready.
+func (s *Sidecar) causes() []string {
+	causes := []string{}
+	if err := s.brokers.check(s.up); err != nil {
+		causes = append(causes, "brokers: "+err.Message)
+	}
+	if c := s.presence.cause(); c != "" {
+		causes = append(causes, c)
+	}
+	return causes
+}
+
+// brokerCheck remembers for a second whether a broker answered, so that a
+// health check that asks often does not ask the brokers often.
+type brokerCheck struct {
+	// mu guards what follows, and lets one caller ask for all.
+	mu sync.Mutex
+	at time.Time
+	e  *api.Error
+	// asking is closed when the question under way is answered; nil: none is.
+	asking chan struct{}
+}
+
+const (
+	brokerCheckAge  = time.Second
+	brokerCheckTime = 2 * time.Second
+)
+
+func (b *brokerCheck) check(up *upstream.Upstream) *api.Error {
+	b.mu.Lock()
+	if time.Since(b.at) < brokerCheckAge {
+		defer b.mu.Unlock()
+		return b.e
+	}
+	if asking := b.asking; asking != nil {
+		b.mu.Unlock()
+		<-asking
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.e
+	}
+	asking := make(chan struct{})
+	b.asking = asking
+	b.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.Background(), brokerCheckTime)
+	defer cancel()
+	e := up.Ping(ctx)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.at, b.e, b.asking = time.Now(), e, nil
+	close(asking)
+	return e
+}

@@ -17,7 +17,6 @@ type Config struct {
 	SeekWait    time.Duration `yaml:"seek_wait" help:"Longest time that a seek waits until the owners of a live group read from the target, 0s to 1m."`
 	UnprovenMax time.Duration `yaml:"unproven_max" help:"Time without the coordination store after which an owner stops handing out, 1s to 168h; 1h outlasts most outages without two owners for ever."`
 	StrictAfter time.Duration `yaml:"strict_after" help:"Time since the last accepted beat after which a group with exclusive=strict stops handing out, 1s to 1m."`
-	Suspicion   time.Duration `yaml:"suspicion" help:"Time for which a member's health check must be critical before its session is ended, 100ms to 5m; 1.5s together with the check's 3s makes a crash cost about five seconds."`
 	Recheck     time.Duration `yaml:"recheck" help:"Interval at which members, topics and the group's settings are looked at again besides being watched, 50ms to 5m."`
 
 	FetchWait           time.Duration `yaml:"fetch_wait" help:"Longest time that the brokers hold a fetch which has nothing to return, 1ms to 5s."`
@@ -44,7 +43,6 @@ func DefaultConfig() Config {
 		SeekWait:    10 * time.Second,
 		UnprovenMax: time.Hour,
 		StrictAfter: 3 * time.Second,
-		Suspicion:   1500 * time.Millisecond,
 		Recheck:     5 * time.Second,
 
 		FetchWait:           500 * time.Millisecond,
@@ -73,7 +71,6 @@ func (c Config) Validate() error {
 		{"seek_wait", c.SeekWait, 0, time.Minute},
 		{"unproven_max", c.UnprovenMax, time.Second, 168 * time.Hour},
 		{"strict_after", c.StrictAfter, time.Second, time.Minute},
-		{"suspicion", c.Suspicion, 100 * time.Millisecond, 5 * time.Minute},
 		{"recheck", c.Recheck, 50 * time.Millisecond, 5 * time.Minute},
 		{"fetch_wait", c.FetchWait, time.Millisecond, 5 * time.Second},
 	}

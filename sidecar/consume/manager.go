@@ -11,6 +11,9 @@ package consume
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,4 +76,178 @@ type Delivery struct {
 	// answer could not be written; it does nothing for messages that were
 	// settled meanwhile, and may be called on an empty delivery.
 	Return func()
+}
+
+// Manager serves all groups of one sidecar. It is safe for concurrent use. All
+// errors of its methods are *api.Error.
+type Manager struct {
+	cfg          Config
+	id           string
+	nonce        string
+	service      string
+	store        discovery.Store
+	session      func() discovery.Session
+	registration func() discovery.Registration
+	up           Upstream
+	local        *offsets.Local
+	checkpointer *offsets.Checkpointer
+	log          *zap.Logger
+	metrics      *metrics
+	autoCreate   bool
+	reader       *reader
+
+	ctx        context.Context // the life of everything that runs
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	slots      chan struct{} // one for each partition that is taken or released
+	lookTopics chan struct{} // wakes the look at topics
+	judgePoke  chan struct{} // wakes the judges' watch: judges has begun or ended
+	drained    chan struct{} // closed when draining begins
+
+	mu       sync.Mutex // guards all below
+	groups   map[string]*group
+	assigned map[string]assignedEntry // by group, as last watched
+	judges   []*judge
+	draining bool
+}
+
+// New makes a Manager; Start makes it work.
+func New(cfg Config, deps Deps) (*Manager, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("consume: %w", err)
+	}
+	if deps.ID == "" || deps.Store == nil || deps.Session == nil || deps.Upstream == nil || deps.Local == nil || deps.Checkpointer == nil {
+		return nil, errors.New("consume: ID, Store, Session, Upstream, Local and Checkpointer must be given")
+	}
+	log := deps.Logger
+	if log == nil {
+		log = zap.NewNop()
+	}
+	met := newMetrics(deps.Registerer)
+	r, err := newReader(deps.Upstream, cfg, met, log)
+	if err != nil {
+		return nil, fmt.Errorf("consume: %w", err)
+	}
+	m := &Manager{
+		cfg: cfg, id: deps.ID, nonce: deps.Nonce, service: deps.Service,
+		store: deps.Store, session: deps.Session, registration: deps.Registration,
+		up: deps.Upstream, local: deps.Local, checkpointer: deps.Checkpointer,
+		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r,
+		slots:      make(chan struct{}, cfg.Parallel),
+		lookTopics: make(chan struct{}, 1),
+		judgePoke:  make(chan struct{}, 1),
+		drained:    make(chan struct{}),
+		groups:     map[string]*group{},
+		assigned:   map[string]assignedEntry{},
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	return m, nil
+}
+
+// Start begins to follow assignments and to read.
+func (m *Manager) Start() {
+	m.reader.start()
+	m.wg.Go(func() { m.followAssigned(m.ctx) })
+	m.wg.Go(func() { m.runJudges(m.ctx) })
+	m.wg.Go(func() { m.watchTopics(m.ctx) })
+	m.wg.Go(func() { m.tick(m.ctx) })
+}
+
+// Close drains: no new leases, a bounded wait for the acks of those that are
+// out, positions written, partitions and memberships released. When ctx ends
+// first the rest is dropped; its keys end with the session. The error says so.
+func (m *Manager) Close(ctx context.Context) error {
+	m.mu.Lock()
+	if !m.draining {
+		m.draining = true
+		close(m.drained)
+	}
+	groups := m.list()
+	m.mu.Unlock()
+	for _, g := range groups {
+		g.leaveNow()
+	}
+	var left error
+	for _, g := range groups {
+		select {
+		case <-g.done:
+		case <-ctx.Done():
+			left = fmt.Errorf("consume: group %s could not be left in time: %w", g.name, ctx.Err())
+		}
+	}
+	m.stop()
+	return left
+}
+
+// stop ends everything as it is, releasing nothing.
+func (m *Manager) stop() {
+	m.cancel()
+	m.wg.Wait()
+	m.reader.close()
+}
+
+// list needs mu.
+func (m *Manager) list() []*group {
+	gs := make([]*group, 0, len(m.groups))
+	for _, g := range m.groups {
+		gs = append(gs, g)
+	}
+	return gs
+}
+
+func (m *Manager) all() []*group {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.list()
+}
+
+// lookup finds a group that this sidecar is in; nil when it is in none of the
+// name.
+func (m *Manager) lookup(name string) *group {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.groups[name]
+}
+
+// enter begins to be in a group, once.
+func (m *Manager) enter(name string, config discovery.GroupConfig) (*group, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.draining {
+		return nil, errDraining()
+	}
+	if g := m.groups[name]; g != nil {
+		return g, nil
+	}
+	g := newGroup(m, name, config)
+	m.groups[name] = g
+	m.wg.Go(func() { g.run(m.ctx) })
+	return g, nil
+}
+
+func (m *Manager) forget(g *group) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.groups, g.name)
+}
+
+// tickEvery is how late a lease may be noticed to be over.
+const tickEvery = 100 * time.Millisecond
+
+// tick ends leases in their time.
+func (m *Manager) tick(ctx context.Context) {
+	t := time.NewTicker(tickEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			for _, g := range m.all() {
+				for _, s := range g.all() {
+					s.tick(now)
+				}
+			}
+		}
+	}
 }

@@ -1,0 +1,324 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"sidestream/discovery"
+	"sidestream/sdk/api"
+	"sidestream/sidecar/consume/window"
+	"sidestream/sidecar/offsets"
+)
+
+// Ack acknowledges messages. What it answers without an error is on this host's
+// disk. An ack of the present generation counts even after its lease ended; that
+// of an earlier one is lease_lost.
+func (m *Manager) Ack(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error) {
+	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
+}
+
+// Nack gives messages back, to be delivered again after the delay together with
+// every unacknowledged message above them.
+func (m *Manager) Nack(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error) {
+	delay := time.Duration(0)
+	if r.Delay != "" {
+		d, err := time.ParseDuration(r.Delay)
+		if err != nil || d < 0 || d > maxDelay {
+			return api.ReceiptResponse{}, badRequest("delay=%q: use a duration from 0s to %s, such as 5s", r.Delay, maxDelay)
+		}
+		delay = d
+	}
+	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome { return o.nack(rs, delay) })
+}
+
+// maxDelay is the longest that a nack may put a message off.
+const maxDelay = 7 * 24 * time.Hour
+
+// Extend moves the end of leases to so long from now.
+func (m *Manager) Extend(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error) {
+	lease := m.cfg.Lease
+	if g := m.lookup(group); g != nil {
+		lease = g.lease()
+	}
+	if r.Lease != "" {
+		d, err := time.ParseDuration(r.Lease)
+		if err != nil || d < minLease || d > maxLease {
+			return api.ReceiptResponse{}, badRequest("lease=%q: use a duration from %s to %s, such as 30s", r.Lease, minLease, maxLease)
+		}
+		lease = d
+	}
+	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome { return o.extend(rs, lease) })
+}
+
+// outcome is what became of one receipt.
+type outcome struct {
+	err         *api.Error
+	provisional bool
+	until       time.Time
+}
+
+func (m *Manager) settleAll(ctx context.Context, group, topic string, r api.Receipts, f func(*owner, []receipt) []outcome) (api.ReceiptResponse, error) {
+	if err := checkNames(group, topic); err != nil {
+		return api.ReceiptResponse{}, err
+	}
+	if len(r.Receipts) == 0 {
+		return api.ReceiptResponse{}, badRequest(`receipts is empty: send {"receipts":["…"]} with the receipts of pulled messages`)
+	}
+	var s *share
+	if g := m.lookup(group); g != nil {
+		s = g.share(topic)
+	}
+	return settle(s, group, topic, r.Receipts, f), nil
+}
+
+// settleBoth settles the receipts in the body of a pull.
+func (m *Manager) settleBoth(ctx context.Context, g *group, s *share, acks, nacks []string) (api.ReceiptResponse, error) {
+	a := settle(s, g.name, s.topic, acks, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
+	n := settle(s, g.name, s.topic, nacks, func(o *owner, rs []receipt) []outcome { return o.nack(rs, 0) })
+	return api.ReceiptResponse{OK: a.OK + n.OK, Failed: a.Failed + n.Failed, Results: append(a.Results, n.Results...)}, nil
+}
+
+// settle hands receipts to the owners of their partitions, all of a partition
+// at once and the partitions beside each other: each costs a synced write.
+func settle(s *share, group, topic string, texts []string, f func(*owner, []receipt) []outcome) api.ReceiptResponse {
+	resp := api.ReceiptResponse{Results: make([]api.ReceiptResult, len(texts))}
+	at := map[int32][]int{}
+	receipts := make([]receipt, len(texts))
+	for i, text := range texts {
+		resp.Results[i].Receipt = text
+		r, err := decodeReceipt(text, group, topic)
+		if err != nil {
+			resp.Results[i].Error = badRequest("%v", err)
+			continue
+		}
+		receipts[i] = r
+		resp.Results[i].ID = MessageID(topic, r.partition, r.offset)
+		at[r.partition] = append(at[r.partition], i)
+	}
+	one := func(partition int32, is []int) {
+		var o *owner
+		if s != nil {
+			o = s.owner(partition)
+		}
+		if o == nil {
+			for _, i := range is {
+				resp.Results[i].Error = errLeaseLost("this sidecar no longer owns the partition")
+			}
+			return
+		}
+		rs := make([]receipt, len(is))
+		for j, i := range is {
+			rs[j] = receipts[i]
+		}
+		for j, out := range f(o, rs) {
+			res := &resp.Results[is[j]]
+			res.Error, res.Provisional = out.err, out.provisional
+			if !out.until.IsZero() {
+				until := out.until.UTC()
+				res.LeaseUntil = &until
+			}
+		}
+	}
+	if len(at) == 1 {
+		for p, is := range at {
+			one(p, is)
+		}
+	} else {
+		var wg sync.WaitGroup
+		for p, is := range at {
+			wg.Go(func() { one(p, is) })
+		}
+		wg.Wait()
+	}
+	for _, res := range resp.Results {
+		if res.Error == nil {
+			resp.OK++
+		} else {
+			resp.Failed++
+		}
+	}
+	return resp
+}
+
+// mine says whether a receipt is of the partition's present generation and seek
+// epoch. It needs mu.
+func (o *owner) mine(r receipt) *api.Error {
+	switch {
+	case o.win == nil || o.state != stateOwned && o.state != stateReleasing:
+		return errLeaseLost("this sidecar does not own the partition any more")
+	case o.sess.Ownership() == discovery.Lost:
+		return errLeaseLost("this sidecar's session is lost")
+	case r.generation != o.generation:
+		return errLeaseLost("the partition has been taken anew since")
+	case r.seekEpoch != o.epoch:
+		return errLeaseLost("the group has been sought since")
+	}
+	return nil
+}
+
+// windowError is the window's verdict on a receipt.
+func windowError(err error) *api.Error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, window.ErrLeaseLost):
+		return errLeaseLost("the lease is over")
+	}
+	return badRequest("no such message was handed out under such a lease")
+}
+
+func (o *owner) ack(ctx context.Context, rs []receipt) []outcome {
+	outs := make([]outcome, len(rs))
+	added, good := 0, 0
+	o.mu.Lock()
+	before := 0
+	if o.win != nil {
+		before = o.win.Bytes()
+	}
+	for i, r := range rs {
+		if outs[i].err = o.mine(r); outs[i].err != nil {
+			continue
+		}
+		news, err := o.win.Ack(r.lease, r.offset)
+		if outs[i].err = windowError(err); outs[i].err != nil {
+			continue
+		}
+		good++
+		if news {
+			added++
+		}
+	}
+	if good == 0 {
+		o.mu.Unlock()
+		return outs
+	}
+	p, generation, cur := o.win.Position(), o.generation, o.cur
+	freed := o.win.Bytes() - before
+	o.marked = p.Low
+	o.mu.Unlock()
+
+	m := o.s.g.m
+	o.settled(freed, cur)
+	err := m.local.Merge(ctx, o.key, p)
+	m.checkpointer.Mark(o.key, generation, p)
+	m.metrics.acked.WithLabelValues(o.key.Group, o.key.Topic).Add(float64(added))
+	provisional := o.sess.Ownership() == discovery.Unproven
+	for i := range outs {
+		switch {
+		case outs[i].err != nil:
+		case err != nil:
+			outs[i].err = apiError(api.CodeUnknownOutcome, "the ack may not be on disk: %v; repeating it is safe", err)
+		default:
+			outs[i].provisional = provisional
+		}
+	}
+	return outs
+}
+
+// settled tells everyone who waits for room or for the next lease.
+func (o *owner) settled(freed int, cur *cursor) {
+	m := o.s.g.m
+	m.reader.hold(int64(freed))
+	if cur != nil && freed < 0 {
+		m.reader.wake(cur)
+	}
+	kick(o.poke)
+	o.s.wake()
+}
+
+// ackHanded acknowledges messages as they are handed out, for applications that
+// prefer a loss to a repetition. It is on disk before they are given; when it
+// cannot be, they stay.
+func (o *owner) ackHanded(ctx context.Context, h handed) *api.Error {
+	o.mu.Lock()
+	if o.win == nil || o.generation != h.generation || o.epoch != h.epoch {
+		o.mu.Unlock()
+		return errLeaseLost("the partition moved meanwhile")
+	}
+	p := o.win.Position()
+	o.mu.Unlock()
+	for _, x := range h.messages {
+		p.Ack(x.Offset)
+	}
+	if err := o.s.g.m.local.Merge(ctx, o.key, p); err != nil {
+		o.takeBack(h)
+		return apiError(api.CodeInternal, "the acks cannot be written to disk: %v", err)
+	}
+	o.mu.Lock()
+	var q offsets.Position
+	freed, cur := 0, o.cur
+	same := o.win != nil && o.generation == h.generation && o.epoch == h.epoch
+	if same {
+		before := o.win.Bytes()
+		for _, x := range h.messages {
+			_, _ = o.win.Ack(x.LeaseNo, x.Offset)
+		}
+		freed = o.win.Bytes() - before
+		q = o.win.Position()
+	}
+	o.mu.Unlock()
+	if same {
+		o.settled(freed, cur)
+		o.s.g.m.checkpointer.Mark(o.key, h.generation, q)
+	}
+	o.s.g.m.metrics.acked.WithLabelValues(o.key.Group, o.key.Topic).Add(float64(len(h.messages)))
+	return nil
+}
+
+func (o *owner) nack(rs []receipt, delay time.Duration) []outcome {
+	outs := make([]outcome, len(rs))
+	byLease := map[uint64][]int{}
+	good := 0
+	now := time.Now()
+	o.mu.Lock()
+	for i, r := range rs {
+		if outs[i].err = o.mine(r); outs[i].err == nil {
+			byLease[r.lease] = append(byLease[r.lease], i)
+		}
+	}
+	for lease, is := range byLease {
+		nacked := make([]int64, len(is))
+		for j, i := range is {
+			nacked[j] = rs[i].offset
+		}
+		_, errs := o.win.Nack(now, lease, nacked, delay)
+		for j, i := range is {
+			if outs[i].err = windowError(errs[j]); outs[i].err == nil {
+				good++
+			}
+		}
+	}
+	var p offsets.Position
+	generation := o.generation
+	if good > 0 {
+		p = o.win.Position()
+	}
+	o.mu.Unlock()
+	if good == 0 {
+		return outs
+	}
+	m := o.s.g.m
+	// The attempt and the delay survive a takeover, though not a power cut.
+	m.checkpointer.Mark(o.key, generation, p)
+	m.metrics.nacked.WithLabelValues(o.key.Group, o.key.Topic).Add(float64(good))
+	kick(o.poke)
+	o.s.wake()
+	return outs
+}
+
+func (o *owner) extend(rs []receipt, lease time.Duration) []outcome {
+	outs := make([]outcome, len(rs))
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, r := range rs {
+		if outs[i].err = o.mine(r); outs[i].err != nil {
+			continue
+		}
+		until, errs := o.win.Extend(now, r.lease, []int64{r.offset}, lease)
+		outs[i].err, outs[i].until = windowError(errs[0]), until
+	}
+	return outs
+}

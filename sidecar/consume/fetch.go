@@ -1,0 +1,260 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/zap"
+)
+
+// Waits of a fetch that leaves partitions out for lack of room: they must not
+// wait for the end of a long poll once they have room again. It doubles while
+// nothing comes, so that an application which does not acknowledge costs little.
+const (
+	crowdedWait    = 20 * time.Millisecond
+	maxCrowdedWait = 160 * time.Millisecond
+)
+
+// cappedFetch is a fetch by topic names, as it was before topics had ids.
+type cappedFetch struct{ *kmsg.FetchRequest }
+
+func (cappedFetch) MaxVersion() int16 { return 12 }
+
+// wanted is a cursor in a fetch.
+type wanted struct {
+	c      *cursor
+	offset int64
+	bytes  int
+}
+
+// runWorker fetches from one broker until no cursor is placed there.
+func (r *reader) runWorker(broker int32, wake chan struct{}) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	crowded := crowdedWait
+	for turn := 0; r.ctx.Err() == nil; turn++ {
+		ws, left, pause, ok := r.gather(broker, turn)
+		if !ok {
+			return
+		}
+		if len(ws) == 0 {
+			if pause > 0 {
+				timer.Reset(pause)
+			}
+			select {
+			case <-r.ctx.Done():
+				return
+			case <-wake:
+			case <-timer.C:
+			}
+			continue
+		}
+		wait := r.cfg.FetchWait
+		if left > 0 {
+			wait = min(wait, crowded)
+		}
+		if r.fetch(broker, ws, wait) || left == 0 {
+			crowded = crowdedWait
+		} else {
+			crowded = min(2*crowded, maxCrowdedWait)
+		}
+	}
+}
+
+// gather is what to fetch from a broker now: the cursors placed there that have
+// room, how many there are without, and how long to wait when there are none
+// with (0: until woken). It is not ok, and the worker is gone, when no cursor is
+// placed there. The order turns, so that with full answers each comes first in
+// its turn.
+func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause time.Duration, ok bool) {
+	var mine []*cursor
+	r.mu.Lock()
+	for c := range r.cursors {
+		if c.placed == broker {
+			mine = append(mine, c)
+		}
+	}
+	if len(mine) == 0 {
+		delete(r.workers, broker)
+		r.mu.Unlock()
+		return nil, 0, 0, false
+	}
+	r.mu.Unlock()
+
+	if r.buffered.Load() >= r.cfg.ProcessBytes {
+		return nil, len(mine), 0, true
+	}
+	now := time.Now()
+	for _, c := range mine {
+		if later := c.retryAt.Sub(now); later > 0 {
+			left++
+			if pause == 0 || later < pause {
+				pause = later
+			}
+			continue
+		}
+		offset, bytes := c.sink.room()
+		if bytes <= 0 {
+			left++
+			continue
+		}
+		ws = append(ws, wanted{c, offset, min(bytes, r.cfg.PartitionFetchBytes)})
+	}
+	slices.SortFunc(ws, func(a, b wanted) int {
+		if a.c.topic != b.c.topic {
+			if a.c.topic < b.c.topic {
+				return -1
+			}
+			return 1
+		}
+		return int(a.c.partition) - int(b.c.partition)
+	})
+	if n := len(ws); n > 0 {
+		at := turn % n
+		ws = append(slices.Clone(ws[at:]), ws[:at]...)
+	}
+	return ws, left, pause, true
+}
+
+// fetch does one request and hands out what came; it reports whether anything
+// did.
+func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
+	// Two groups may read one partition at different offsets, and a request
+	// can name a partition once.
+	type place struct {
+		topic     string
+		partition int32
+	}
+	byPlace := make(map[place]wanted, len(ws))
+	names := map[[16]byte]string{}
+	req := kmsg.NewPtrFetchRequest()
+	req.MaxWaitMillis = int32(max(1, wait.Milliseconds()))
+	req.MinBytes = 1
+	req.MaxBytes = int32(min(int64(r.cfg.FetchBytes), max(1<<16, r.cfg.ProcessBytes-r.buffered.Load())))
+	req.IsolationLevel = 1 // read_committed
+	at := map[string]int{}
+	noIDs, skipped := false, false
+	for _, w := range ws {
+		p := place{w.c.topic, w.c.partition}
+		if _, twice := byPlace[p]; twice {
+			skipped = true
+			continue
+		}
+		byPlace[p] = w
+		i, ok := at[w.c.topic]
+		if !ok {
+			t := kmsg.NewFetchRequestTopic()
+			t.Topic, t.TopicID = w.c.topic, w.c.topicID
+			req.Topics = append(req.Topics, t)
+			i = len(req.Topics) - 1
+			at[w.c.topic] = i
+			names[w.c.topicID] = w.c.topic
+			noIDs = noIDs || w.c.topicID == [16]byte{}
+		}
+		rp := kmsg.NewFetchRequestTopicPartition()
+		rp.Partition = w.c.partition
+		rp.FetchOffset = w.offset
+		rp.PartitionMaxBytes = int32(w.bytes)
+		req.Topics[i].Partitions = append(req.Topics[i].Partitions, rp)
+	}
+	if skipped {
+		// The others of a doubled partition come in the next turn, soon.
+		req.MaxWaitMillis = min(req.MaxWaitMillis, int32(crowdedWait.Milliseconds()))
+	}
+	var kreq kmsg.Request = req
+	if noIDs {
+		kreq = cappedFetch{req}
+	}
+	kresp, err := r.client.Broker(int(broker)).Request(r.ctx, kreq)
+	if r.ctx.Err() != nil {
+		return false
+	}
+	resp, _ := kresp.(*kmsg.FetchResponse)
+	if err == nil && resp == nil {
+		err = fmt.Errorf("unexpected answer %T", kresp)
+	}
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		for _, w := range byPlace {
+			r.fail(w.c, fmt.Sprintf("broker %d: %v", broker, err))
+		}
+		return false
+	}
+	came := false
+	for i := range resp.Topics {
+		t := &resp.Topics[i]
+		name := t.Topic
+		if resp.Version >= 13 {
+			name = names[t.TopicID]
+		}
+		for j := range t.Partitions {
+			rp := &t.Partitions[j]
+			if w, ok := byPlace[place{name, rp.Partition}]; ok {
+				came = r.deliver(w, rp) || came
+			}
+		}
+	}
+	return came
+}
+
+// deliver hands one partition of an answer to its owner.
+func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came bool) {
+	c := w.c
+	err := kerr.ErrorForCode(rp.ErrorCode)
+	switch {
+	case err == nil:
+	case errors.Is(err, kerr.OffsetOutOfRange):
+		c.failures++
+		c.retryAt = time.Now().Add(backOff(c.failures, 20*time.Millisecond, 2*time.Second))
+		c.sink.outOfRange(w.offset)
+		return false
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID):
+		// Which of them it is, gone or not here yet, the finder sees.
+		r.fail(c, err.Error())
+		return false
+	default:
+		r.fail(c, err.Error())
+		return false
+	}
+	part, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
+		Offset:         w.offset,
+		IsolationLevel: kgo.ReadCommitted(),
+		Topic:          c.topic,
+		Partition:      c.partition,
+	}, rp, r.decomp, nil)
+	if part.Err != nil && next == w.offset && len(part.Records) == 0 {
+		// Nothing of it can be read, now or later: said loudly, and tried again
+		// slowly, since passing over it would lose it.
+		r.log.Error("records cannot be decoded: this partition stands still",
+			zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Int64("offset", w.offset), zap.Error(part.Err))
+		c.failures += 4
+		r.fail(c, "records cannot be decoded: "+part.Err.Error())
+		return false
+	}
+	c.failures = 0
+	c.retryAt = time.Time{}
+	c.sink.trouble("")
+	c.sink.accept(w.offset, part, next)
+	return next > w.offset
+}
+
+// bounds asks for the first and the end offset of a partition.
+func bounds(ctx context.Context, up Upstream, topic string, partition int32) (start, end int64, err error) {
+	starts, err := up.StartOffsets(ctx, topic)
+	if err := missingPartition(starts, partition, err); err != nil {
+		return 0, 0, err
+	}
+	ends, err := up.EndOffsets(ctx, topic)
+	if err := missingPartition(ends, partition, err); err != nil {
+		return 0, 0, err
+	}
+	return starts[partition], ends[partition], nil
+}

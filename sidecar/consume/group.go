@@ -1,0 +1,211 @@
+package consume
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"sidestream/discovery"
+	"sidestream/sdk/api"
+)
+
+// group is this sidecar's part of a consumer group, from the first pull until
+// it leaves.
+type group struct {
+	m    *Manager
+	name string
+	poke chan struct{} // wakes the membership: something below has changed
+	quit chan struct{} // closed: leave now
+	done chan struct{} // closed when it has left
+
+	mu         sync.Mutex // guards all below
+	config     discovery.GroupConfig
+	shares     map[string]*share
+	closing    bool              // no pull may enter any more
+	sess       discovery.Session // under which it is a member; nil while it is not
+	since      uint64            // version of the store at which it joined
+	assignment *discovery.Assignment
+	planning   bool // this sidecar holds the planner's lock
+	quitOnce   bool
+	history    []api.Move // the last moves seen here, oldest first
+}
+
+func newGroup(m *Manager, name string, config discovery.GroupConfig) *group {
+	return &group{
+		m: m, name: name, config: config,
+		poke: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+		shares: map[string]*share{},
+	}
+}
+
+func (g *group) settings() discovery.GroupConfig {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.config
+}
+
+func (g *group) setConfig(c discovery.GroupConfig) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.config = c
+}
+
+// lease is the group's, or the sidecar's default.
+func (g *group) lease() time.Duration {
+	if ms := g.settings().LeaseMillis; ms > 0 {
+		return time.Duration(ms) * time.Millisecond
+	}
+	return g.m.cfg.Lease
+}
+
+// share finds the part of a topic; nil when nobody here pulled it.
+func (g *group) share(topic string) *share {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shares[topic]
+}
+
+// enter counts a pull of a topic in; false when the group is being left.
+func (g *group) enter(topic string) (*share, bool) {
+	g.mu.Lock()
+	if g.closing {
+		g.mu.Unlock()
+		return nil, false
+	}
+	s := g.shares[topic]
+	if s == nil {
+		s = newShare(g, topic)
+		g.shares[topic] = s
+	}
+	// Under mu, so that the group cannot decide meanwhile that it is idle.
+	changed := s.enter(time.Now())
+	g.mu.Unlock()
+	if changed {
+		kick(g.poke)
+	}
+	return s, true
+}
+
+func (g *group) all() []*share {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ss := make([]*share, 0, len(g.shares))
+	for _, s := range g.shares {
+		ss = append(ss, s)
+	}
+	slices.SortFunc(ss, func(a, b *share) int {
+		if a.topic < b.topic {
+			return -1
+		}
+		return 1
+	})
+	return ss
+}
+
+// topics are those that applications pull here, sorted.
+func (g *group) topics() []string {
+	var ts []string
+	for _, s := range g.all() {
+		if s.isSubscribed() {
+			ts = append(ts, s.topic)
+		}
+	}
+	return ts
+}
+
+// closeIfIdle decides to leave when nothing has been pulled since a time.
+func (g *group) closeIfIdle(since time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.shares {
+		if !s.idle(since) {
+			return false
+		}
+	}
+	g.closing = true
+	return true
+}
+
+// leaveNow tells the membership to end: no pull may enter any more.
+func (g *group) leaveNow() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closing = true
+	if !g.quitOnce {
+		g.quitOnce = true
+		close(g.quit)
+	}
+}
+
+// session is that under which the sidecar is a member, or nil.
+func (g *group) session() discovery.Session {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.sess
+}
+
+// joined is the version of the store at which the sidecar joined, if it did.
+func (g *group) joined() (since uint64, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.since, g.sess != nil
+}
+
+func (g *group) setSession(s discovery.Session, since uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sess, g.since, g.assignment = s, since, nil
+}
+
+// assign takes a new assignment in.
+func (g *group) assign(a discovery.Assignment) {
+	g.mu.Lock()
+	g.assignment = &a
+	g.mu.Unlock()
+	kick(g.poke)
+}
+
+func (g *group) assigned() *discovery.Assignment {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.assignment
+}
+
+func (g *group) setPlanning(on bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.planning = on
+}
+
+// remember keeps moves for people.
+func (g *group) remember(moves ...api.Move) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.history = append(g.history, moves...)
+	if over := len(g.history) - g.m.cfg.History; over > 0 {
+		g.history = slices.Clone(g.history[over:])
+	}
+}
+
+func (g *group) moves() []api.Move {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.history)
+}
+
+// run is a member of the group under one session after another until it is time
+// to leave.
+func (g *group) run(ctx context.Context) {
+	defer close(g.done)
+	defer g.m.forget(g)
+	for ctx.Err() == nil {
+		sess := g.m.awaitSession(ctx, g.quit)
+		if sess == nil {
+			return
+		}
+		if g.member(ctx, sess) {
+			return
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"sidestream/discovery"
+	"sidestream/sdk/api"
+	"sidestream/sidecar/consume/window"
+)
+
+// Values of a group's settings.
+const (
+	fromEarliest = "earliest"
+	fromLatest   = "latest"
+
+	exclusiveAvailable = "available"
+	exclusiveStrict    = "strict"
+)
+
+// parseFrom checks where a group begins and brings it to one form; zero time
+// for earliest and latest.
+func parseFrom(from string) (string, time.Time, error) {
+	switch from {
+	case "", fromEarliest:
+		return fromEarliest, time.Time{}, nil
+	case fromLatest:
+		return fromLatest, time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, from)
+	if err != nil {
+		return "", time.Time{}, badRequest("from=%q: use earliest, latest or a time such as 2026-01-31T08:00:00Z", from)
+	}
+	return t.UTC().Format(time.RFC3339Nano), t, nil
+}
+
+// mergeConfig lays what a request asks for over a group's settings.
+func mergeConfig(c discovery.GroupConfig, want api.GroupConfig) (discovery.GroupConfig, error) {
+	if want.Order != "" {
+		if err := window.CheckOrder(window.Order(want.Order)); err != nil {
+			return c, badRequest("%v", err)
+		}
+		c.Order = want.Order
+	}
+	if want.Lease != "" {
+		d, err := time.ParseDuration(want.Lease)
+		if err != nil || d < minLease || d > maxLease {
+			return c, badRequest("lease=%q: use a duration from %s to %s, such as 30s", want.Lease, minLease, maxLease)
+		}
+		c.LeaseMillis = d.Milliseconds()
+	}
+	if want.MaxAttempts != nil && *want.MaxAttempts != 0 {
+		return c, badRequest("max_attempts=%d is not available yet, since there are no dead letters: leave it out or use 0 (no limit)", *want.MaxAttempts)
+	}
+	if want.Dead != "" {
+		return c, badRequest("dead is not available yet: leave it out")
+	}
+	switch want.Exclusive {
+	case "":
+	case exclusiveAvailable, exclusiveStrict:
+		c.Exclusive = want.Exclusive
+	default:
+		return c, badRequest("exclusive=%q: use %s or %s", want.Exclusive, exclusiveAvailable, exclusiveStrict)
+	}
+	if want.From != "" {
+		from, _, err := parseFrom(want.From)
+		if err != nil {
+			return c, err
+		}
+		c.From = from
+	}
+	return c, nil
+}
+
+// newGroupConfig are the settings of a group that nobody configured.
+func newGroupConfig() discovery.GroupConfig {
+	return discovery.GroupConfig{
+		Order:     string(window.OrderPartition),
+		Exclusive: exclusiveAvailable,
+		From:      fromEarliest,
+		Created:   time.Now().UTC().Format(time.RFC3339Nano),
+	}
+}
+
+// showConfig is what applications see of a group's settings; defaultLease is
+// shown where the group has none.
+func showConfig(c discovery.GroupConfig, defaultLease time.Duration) api.GroupConfig {
+	attempts := c.MaxAttempts
+	shown := api.GroupConfig{Order: c.Order, Lease: defaultLease.String(), MaxAttempts: &attempts, Exclusive: c.Exclusive, From: c.From, Dead: c.Dead}
+	if c.LeaseMillis > 0 {
+		shown.Lease = (time.Duration(c.LeaseMillis) * time.Millisecond).String()
+	}
+	if shown.Order == "" {
+		shown.Order = string(window.OrderPartition)
+	}
+	if shown.Exclusive == "" {
+		shown.Exclusive = exclusiveAvailable
+	}
+	if shown.From == "" {
+		shown.From = fromEarliest
+	}
+	return shown
+}
+
+// contradicts says whether a pull's from differs from the group's.
+func contradicts(c discovery.GroupConfig, from string) bool {
+	have, _, err := parseFrom(c.From)
+	return err == nil && from != "" && from != have
+}
+
+// readConfig reads a group's settings; group_not_found when there are none.
+func (m *Manager) readConfig(ctx context.Context, group string) (discovery.GroupConfig, uint64, error) {
+	e, err := m.store.Get(ctx, discovery.KeyGroupConfig(group))
+	if errors.Is(err, discovery.ErrNotFound) {
+		return discovery.GroupConfig{}, 0, apiError(api.CodeGroupNotFound, "group %s does not exist: its first pull, or PUT /groups/%s, makes it", group, group)
+	}
+	if err != nil {
+		return discovery.GroupConfig{}, 0, storeError("read the group's settings", err)
+	}
+	c, err := discovery.Decode[discovery.GroupConfig](e)
+	if err != nil {
+		return discovery.GroupConfig{}, 0, apiError(api.CodeInternal, "the settings of group %s cannot be read: %v", group, err)
+	}
+	return c, e.Version, nil
+}
+
+// changeConfig applies a change to a group's settings by compare-and-swap;
+// change is given defaults where there are none. It is called again on a
+// conflict.
+func (m *Manager) changeConfig(ctx context.Context, group string, change func(c discovery.GroupConfig, exists bool) (discovery.GroupConfig, error)) (discovery.GroupConfig, error) {
+	for {
+		c, version, err := m.readConfig(ctx, group)
+		exists := err == nil
+		if isCode(err, api.CodeGroupNotFound) {
+			c = newGroupConfig()
+		} else if err != nil {
+			return c, err
+		}
+		next, err := change(c, exists)
+		if err != nil {
+			return c, err
+		}
+		if exists && next == c {
+			return c, nil
+		}
+		next.Writer = discovery.NewNonce()
+		_, err = m.store.Commit(ctx, discovery.CAS(discovery.KeyGroupConfig(group), discovery.Encode(next), version))
+		switch {
+		case err == nil:
+			return next, nil
+		case errors.Is(err, discovery.ErrConflict), errors.Is(err, discovery.ErrUnknownOutcome):
+			if ctx.Err() != nil {
+				return c, storeError("write the group's settings", ctx.Err())
+			}
+		default:
+			return c, storeError("write the group's settings", err)
+		}
+	}
+}
+
+// Configure makes a group or changes its settings. Fields that are empty stay
+// as they are. From matters only for topics that nobody of the group pulled yet.
+func (m *Manager) Configure(ctx context.Context, group string, want api.GroupConfig) (api.Group, error) {
+	if err := checkGroup(group); err != nil {
+		return api.Group{}, err
+	}
+	c, err := m.changeConfig(ctx, group, func(c discovery.GroupConfig, _ bool) (discovery.GroupConfig, error) {
+		return mergeConfig(c, want)
+	})
+	if err != nil {
+		return api.Group{}, err
+	}
+	if g := m.lookup(group); g != nil {
+		g.setConfig(c)
+	}
+	return m.Group(ctx, group)
+}
+
+func checkGroup(group string) error {
+	if err := discovery.CheckName("group", group); err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}
+
+func checkNames(group, topic string) error {
+	if err := checkGroup(group); err != nil {
+		return err
+	}
+	if err := discovery.CheckName("topic", topic); err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}

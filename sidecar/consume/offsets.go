@@ -1,0 +1,122 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"sidestream/discovery"
+	"sidestream/sdk/api"
+	"sidestream/sidecar/offsets"
+)
+
+// Offsets tells where a group stands in a topic: live for the partitions that
+// this sidecar owns, as of the last checkpoint for all others.
+func (m *Manager) Offsets(ctx context.Context, group, topic string) (api.Offsets, error) {
+	out := api.Offsets{Group: group, Topic: topic, Partitions: []api.PartitionOffset{}}
+	if err := checkNames(group, topic); err != nil {
+		return out, err
+	}
+	if _, _, err := m.readConfig(ctx, group); err != nil {
+		return out, err
+	}
+	t, err := m.up.Topic(ctx, topic)
+	if err != nil {
+		return out, brokerError("read the topic", err)
+	}
+	stored, err := m.stored(ctx, group, topic)
+	if err != nil {
+		return out, storeError("read the positions", err)
+	}
+	owners, err := m.ownedBy(ctx, group, topic)
+	if err != nil {
+		return out, storeError("read the owners", err)
+	}
+	begin, err := m.begun(ctx, group, topic, t.UUID)
+	if err != nil {
+		return out, storeError("read where the group begins", err)
+	}
+	seek, err := m.readSeek(ctx, group, topic)
+	if err != nil {
+		return out, storeError("read the last seek", err)
+	}
+	if seek != nil {
+		out.SeekEpoch = seek.Epoch
+	}
+	// Partitions whose leader is away are left out: -1 says so.
+	starts, _ := m.up.StartOffsets(ctx, topic)
+	ends, _ := m.up.EndOffsets(ctx, topic)
+	var s *share
+	if g := m.lookup(group); g != nil {
+		s = g.share(topic)
+	}
+	now := time.Now()
+	for _, p := range t.Partitions {
+		po := api.PartitionOffset{Partition: p.ID, Owner: owners[p.ID], Start: -1, End: -1, Source: "checkpoint"}
+		if at, ok := starts[p.ID]; ok {
+			po.Start = at
+		}
+		if at, ok := ends[p.ID]; ok {
+			po.End = at
+		}
+		var known []offsets.Position
+		if st, ok := stored[p.ID]; ok {
+			po.Generation = st.Generation
+			known = append(known, st.Position)
+		}
+		pos, needBegin := startAt(t.UUID, p.ID, seek, known)
+		if needBegin {
+			pos.Low = max(0, po.Start)
+			if at, ok := begin[p.ID]; ok {
+				pos.Low = at
+			}
+		}
+		if s != nil {
+			if o := s.owner(p.ID); o != nil {
+				o.describe(now, &po, &pos)
+			}
+		}
+		po.Position = pos.Low
+		po.Acked = pos.AckedBetween(pos.Low, 1<<63-1)
+		if po.End >= 0 {
+			po.Lag = max(0, po.End-max(pos.Low, po.Start)-pos.AckedBetween(max(pos.Low, po.Start), po.End))
+		}
+		if po.Lag == 0 {
+			po.LagSeconds = 0
+		}
+		out.Lag += po.Lag
+		out.Partitions = append(out.Partitions, po)
+	}
+	return out, nil
+}
+
+// describe fills in what only the owner knows.
+func (o *owner) describe(now time.Time, po *api.PartitionOffset, pos *offsets.Position) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.win == nil || o.state != stateOwned && o.state != stateReleasing {
+		return
+	}
+	*pos = o.win.Position()
+	po.Source, po.Owner, po.Generation = "live", o.s.g.m.id, o.generation
+	po.InFlight = o.win.InFlight()
+	if _, r, ok := o.win.Oldest(); ok {
+		po.LagSeconds = max(0, now.Sub(r.Timestamp).Seconds())
+	}
+}
+
+// begun is where the group begins in a topic, if that was resolved.
+func (m *Manager) begun(ctx context.Context, group, topic, uuid string) (map[int32]int64, error) {
+	e, err := m.store.Get(ctx, discovery.KeyBegin(group, topic))
+	if errors.Is(err, discovery.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	b, err := discovery.Decode[discovery.Begin](e)
+	if err != nil || !offsets.SameTopic(b.UUID, uuid) {
+		return nil, err
+	}
+	return b.Offsets, nil
+}

@@ -51,6 +51,8 @@ type Publisher struct {
 
 	clients [2]*kgo.Client // by Ack; there is no order between them
 
+	expiry expiry
+
 	bytes *semaphore.Weighted // room for messages on their way
 	count *semaphore.Weighted
 
@@ -81,6 +83,7 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 		bytes:  semaphore.NewWeighted(cfg.BufferBytes),
 		count:  semaphore.NewWeighted(cfg.BufferRecords),
 		topics: map[string]*topicState{},
+		expiry: expiry{after: cfg.DeliveryTimeout},
 	}
 	var err error
 	if p.limits, err = newLimits(cfg.Rate); err != nil {
@@ -92,13 +95,12 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 	}
 	common := []kgo.Opt{
 		kgo.RecordPartitioner(chosen{}),
-		kgo.ProducerLinger(0),                          // batches form while earlier ones fly
+		kgo.ProducerLinger(0), // batches form while earlier ones fly
 		kgo.ProducerBatchMaxBytes(int32(cfg.BatchBytes)),
 		kgo.ProducerBatchCompression(codec),
 		// Room is given out by our own counters, under the caller's
 		// deadline; these must never be what blocks.
 		kgo.MaxBufferedRecords(int(2 * cfg.BufferRecords)),
-		kgo.RecordDeliveryTimeout(cfg.DeliveryTimeout),
 		kgo.MetadataMinAge(250 * time.Millisecond), // a new leader is found soon
 		kgo.MetadataMaxAge(time.Minute),
 		kgo.ProduceRequestTimeout(10 * time.Second),
@@ -153,5 +155,6 @@ func (p *Publisher) Close(ctx context.Context) (lost int64) {
 	for _, cl := range p.clients {
 		cl.Close()
 	}
+	p.expiry.close()
 	return lost
 }

@@ -192,9 +192,8 @@ func (p *Publisher) enter(ctx context.Context, t upstream.Topic, ms []Message, r
 			continue
 		}
 		recs[i].Partition = partition
-		// The caller's ctx must not go along: its end would fail the
-		// other records of the batch.
-		cl.TryProduce(context.Background(), &recs[i], func(rec *kgo.Record, err error) {
+		// Not the caller's ctx: its end would fail others (see expiry).
+		cl.TryProduce(p.expiry.context(now), &recs[i], func(rec *kgo.Record, err error) {
 			p.bytes.Release(size)
 			p.count.Release(1)
 			if err != nil && rec.Partition == notKnownYet {

@@ -1,0 +1,142 @@
+package publish
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/upstream"
+)
+
+// The vectors are those of Kafka's own test, UtilsTest.testMurmur2.
+func TestMurmur2IsKafkas(t *testing.T) {
+	for key, want := range map[string]int32{
+		"21":                         -973932308,
+		"foobar":                     -790332482,
+		"a-little-bit-long-string":   -985981536,
+		"a-little-bit-longer-string": -1486304829,
+		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+		"abc": 479470107,
+	} {
+		if got := int32(murmur2([]byte(key))); got != want {
+			t.Errorf("murmur2(%q) = %d, Kafka has %d", key, got, want)
+		}
+	}
+}
+
+// Any key goes where the Kafka client's own default partitioner sends it.
+func TestPartitionOfAgreesWithTheClient(t *testing.T) {
+	theirs := kgo.StickyKeyPartitioner(nil).ForTopic("t")
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		key := make([]byte, rng.IntN(40))
+		for i := range key {
+			key[i] = byte(rng.Uint32())
+		}
+		n := 1 + rng.IntN(100)
+		if got, want := PartitionOf(key, int32(n)), theirs.Partition(&kgo.Record{Key: key}, n); int(got) != want {
+			t.Fatalf("key %x of %d partitions: %d, the client says %d", key, n, got, want)
+		}
+	}
+}
+
+func topicOf(leaders ...int32) upstream.Topic {
+	t := upstream.Topic{Name: "t"}
+	for i, l := range leaders {
+		t.Partitions = append(t.Partitions, upstream.Partition{ID: int32(i), Leader: l})
+	}
+	return t
+}
+
+func TestChoose(t *testing.T) {
+	partition := func(n int32) *int32 { return &n }
+	key := []byte("foobar") // toPositive(-790332482) % 3 = 0x50E4FBBE % 3
+	keyed := PartitionOf(key, 3)
+	other := (keyed + 1) % 3
+	awayFrom := func(p int32) upstream.Topic {
+		top := topicOf(1, 1, 1)
+		top.Partitions[p].Leader = -1
+		return top
+	}
+	for name, c := range map[string]struct {
+		topic upstream.Topic
+		m     Message
+		want  int32
+		code  api.Code
+	}{
+		"explicit":                        {topicOf(1, 1, 1), Message{Partition: partition(2), Key: key}, 2, ""},
+		"explicit, beyond the last":       {topicOf(1, 1, 1), Message{Partition: partition(3)}, 0, api.CodePartitionNotFound},
+		"explicit, leader away":           {awayFrom(2), Message{Partition: partition(2)}, 0, api.CodeBrokersUnavailable},
+		"keyed":                           {topicOf(1, 1, 1), Message{Key: key}, keyed, ""},
+		"keyed, another's leader is away": {awayFrom(other), Message{Key: key}, keyed, ""},
+		"keyed, its leader is away":       {awayFrom(keyed), Message{Key: key}, 0, api.CodeBrokersUnavailable},
+		"an empty key is a key":           {topicOf(1, 1, 1), Message{Key: []byte{}}, PartitionOf(nil, 3), ""},
+		"keyless passes over":             {topicOf(-1, -1, 7), Message{}, 2, ""},
+		"keyless, none has a leader":      {topicOf(-1, -1), Message{}, 0, api.CodeBrokersUnavailable},
+		"no partitions yet":               {topicOf(), Message{}, 0, api.CodeBrokersUnavailable},
+	} {
+		got, _, err := choose(c.topic, c.m, run{}, time.Now())
+		if c.code != "" {
+			if err == nil || err.Code != c.code {
+				t.Errorf("%s: error %v, want %s", name, err, c.code)
+			}
+			continue
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%s: partition %d, %v, want %d", name, got, err, c.want)
+		}
+	}
+}
+
+// Messages without a key reach all partitions evenly, in runs, at any rate.
+func TestKeylessBalance(t *testing.T) {
+	const partitions, messages = 64, 1_000_000
+	leaders := make([]int32, partitions)
+	topic := topicOf(leaders...)
+	for name, gap := range map[string]time.Duration{"busy": time.Microsecond, "idle": time.Second} {
+		counts := make([]int, partitions)
+		var r run
+		runs, last := 0, int32(-1)
+		now := time.Unix(0, 0)
+		for range messages {
+			now = now.Add(gap)
+			p, next, err := choose(topic, Message{Value: make([]byte, 200)}, r, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r = next; p != last {
+				runs++
+			}
+			last = p
+			counts[p]++
+		}
+		for p, n := range counts {
+			if mean := messages / partitions; n < mean*95/100 || n > mean*105/100 {
+				t.Errorf("%s: partition %d has %d messages, the mean is %d", name, p, n, mean)
+			}
+		}
+		if name == "busy" && messages/runs < 100 {
+			t.Errorf("busy: %d runs of %d messages on average: batches stay small", runs, messages/runs)
+		}
+		if name == "idle" && runs != messages {
+			t.Errorf("idle: %d runs: each message should go to the next partition", runs)
+		}
+	}
+}
+
+func TestRunStaysOffALostLeader(t *testing.T) {
+	now := time.Unix(0, 0)
+	r, ok := run{}.next(topicOf(1, 1, 1).Partitions, 10, now)
+	if !ok {
+		t.Fatal("no partition")
+	}
+	gone := topicOf(1, 1, 1)
+	gone.Partitions[r.partition].Leader = -1
+	again, ok := r.next(gone.Partitions, 10, now)
+	if !ok || again.partition == r.partition {
+		t.Errorf("went on at partition %d, whose leader is away", again.partition)
+	}
+}

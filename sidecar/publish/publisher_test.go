@@ -1,0 +1,422 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/upstream"
+)
+
+// rig is a publisher with brokers of its own.
+type rig struct {
+	*Publisher
+	up      *upstream.Upstream
+	cluster *kfake.Cluster
+}
+
+func newRig(t *testing.T, change func(*Config), opts ...kfake.Opt) rig {
+	t.Helper()
+	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(4, "t"), kfake.SeedTopics(1, "one")}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	uc := upstream.DefaultConfig()
+	uc.Bootstrap = cluster.ListenAddrs()
+	uc.MetadataAge = 100 * time.Millisecond
+	up, err := upstream.New(uc, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(up.Close)
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	p, err := New(cfg, up, Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		p.Close(ctx)
+	})
+	return rig{p, up, cluster}
+}
+
+// read returns all records of a topic, by partition and offset.
+func (r rig) read(t *testing.T, topic string) map[string]*kgo.Record {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	top, err := r.up.Refresh(ctx, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]*kgo.Record{}
+	for _, p := range top.Partitions {
+		for offset := int64(0); ; {
+			recs, next, end, err := r.up.Peek(ctx, topic, p.ID, offset, 1000, 8<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, rec := range recs {
+				all[fmt.Sprintf("%d/%d", rec.Partition, rec.Offset)] = rec
+			}
+			if next >= end {
+				break
+			}
+			offset = next
+		}
+	}
+	return all
+}
+
+func codeOf(err error) api.Code {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func TestPublishAnswersWhereItIs(t *testing.T) {
+	r := newRig(t, nil)
+	for _, ack := range []Ack{AckAll, AckLeader} {
+		m := Message{
+			Key: []byte("k\x00\xff"), Value: []byte("v\x00\xfe"), Timestamp: time.UnixMilli(1234567890123),
+			Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("1")}, {Key: "h", Value: []byte("2")}},
+		}
+		done, err := r.Publish(context.Background(), "t", m, Options{Ack: ack})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done.Partition != PartitionOf(m.Key, 4) || done.Timestamp != 1234567890123 {
+			t.Errorf("%s: %+v", ack, done)
+		}
+		got := r.read(t, "t")[fmt.Sprintf("%d/%d", done.Partition, done.Offset)]
+		if got == nil || !bytes.Equal(got.Value, m.Value) || !bytes.Equal(got.Key, m.Key) || len(got.Headers) != 2 ||
+			string(got.Headers[1].Value) != "2" || got.Timestamp.UnixMilli() != 1234567890123 {
+			t.Errorf("%s: at %d/%d is %+v", ack, done.Partition, done.Offset, got)
+		}
+	}
+}
+
+func TestTombstonesAndEmptyMessages(t *testing.T) {
+	r := newRig(t, nil)
+	for i, value := range [][]byte{nil, {}} {
+		if _, err := r.Publish(context.Background(), "one", Message{Key: []byte("k"), Value: value}, Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.read(t, "one")[fmt.Sprintf("0/%d", i)]; (got.Value == nil) != (value == nil) {
+			t.Errorf("value %v came back as %v", value, got.Value)
+		}
+	}
+}
+
+// The caller's bytes may be reused as soon as Publish returns, and by others
+// meanwhile: each event must come back as it was.
+func TestConcurrentBodiesStayApart(t *testing.T) {
+	r := newRig(t, nil)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	want := map[string][]byte{}
+	for w := range 8 {
+		wg.Go(func() {
+			buf := make([]byte, 300)
+			for i := range 50 {
+				for j := range buf {
+					buf[j] = byte(w*50 + i + j)
+				}
+				sent := bytes.Clone(buf)
+				done, err := r.Publish(context.Background(), "t", Message{Value: buf}, Options{})
+				for j := range buf {
+					buf[j] = 0xEE
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				want[fmt.Sprintf("%d/%d", done.Partition, done.Offset)] = sent
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	got := r.read(t, "t")
+	if len(got) != 400 || len(want) != 400 {
+		t.Fatalf("%d records at the brokers, %d answers; want 400", len(got), len(want))
+	}
+	for at, value := range want {
+		if got[at] == nil || !bytes.Equal(got[at].Value, value) {
+			t.Errorf("at %s is another event", at)
+		}
+	}
+}
+
+func TestBatchInOrder(t *testing.T) {
+	r := newRig(t, nil)
+	ms := make([]Message, 1000)
+	for i := range ms {
+		ms[i] = Message{Key: []byte("k"), Value: fmt.Appendf(nil, "%d", i)}
+	}
+	results, err := r.PublishBatch(context.Background(), "t", ms, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := r.read(t, "t")
+	for i, res := range results {
+		if res.Error != nil || res.Offset != int64(i) {
+			t.Fatalf("message %d: %+v", i, res)
+		}
+		if at := fmt.Sprintf("%d/%d", res.Partition, res.Offset); string(got[at].Value) != fmt.Sprint(i) {
+			t.Fatalf("at %s is %q, want %d", at, got[at].Value, i)
+		}
+	}
+}
+
+func TestUnknownTopicIs404AtOnce(t *testing.T) {
+	r := newRig(t, nil)
+	begun := time.Now()
+	_, err := r.Publish(context.Background(), "nope", Message{}, Options{})
+	if codeOf(err) != api.CodeTopicNotFound {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+func TestAutoCreate(t *testing.T) {
+	r := newRig(t, nil)
+	p, err := New(DefaultConfig(), r.up, Deps{AutoCreate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(context.Background())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if _, err := p.Publish(context.Background(), "fresh", Message{Value: []byte("v")}, Options{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	top, err := r.up.Refresh(context.Background(), "fresh")
+	if err != nil || len(top.Partitions) != upstream.DefaultPartitions {
+		t.Errorf("%+v, %v", top, err)
+	}
+}
+
+func TestTooLargeNamesBothSizes(t *testing.T) {
+	r := newRig(t, nil)
+	_, err := r.Publish(context.Background(), "t", Message{Value: make([]byte, 3<<20)}, Options{})
+	if codeOf(err) != api.CodeMessageTooLarge || !bytes.Contains([]byte(err.Error()), []byte("3145728")) || !bytes.Contains([]byte(err.Error()), []byte("1048576")) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A lost reply: the caller is told that the outcome is unknown, in time. The
+// idempotent client settles it later, and the record is there once.
+func TestLostReplyIsUnknownAndWrittenOnce(t *testing.T) {
+	r := newRig(t, nil)
+	if _, err := r.Publish(context.Background(), "one", Message{Value: []byte("first")}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	var hang atomic.Bool
+	hang.Store(true)
+	r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		if hang.Load() {
+			return nil, errors.New("cut the connection"), true
+		}
+		return nil, nil, false
+	})
+	begun := time.Now()
+	_, err := r.Publish(context.Background(), "one", Message{Value: []byte("second")}, Options{Timeout: 300 * time.Millisecond})
+	if codeOf(err) != api.CodeUnknownOutcome {
+		t.Errorf("got %v, want %s", err, api.CodeUnknownOutcome)
+	}
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("took %s with a timeout of 300ms", took)
+	}
+	hang.Store(false)
+	// One that follows in the same partition lands after it.
+	done, err := r.Publish(context.Background(), "one", Message{Value: []byte("third")}, Options{})
+	if err != nil || done.Offset != 2 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	got := r.read(t, "one")
+	if len(got) != 3 || string(got["0/1"].Value) != "second" {
+		t.Errorf("the log holds %d records, %v", len(got), got)
+	}
+}
+
+// With ack=leader there is one attempt, so a cut connection is unknown at once.
+func TestLeaderAckTriesOnce(t *testing.T) {
+	r := newRig(t, nil)
+	if _, err := r.Publish(context.Background(), "one", Message{}, Options{Ack: AckLeader}); err != nil {
+		t.Fatal(err)
+	}
+	var tries atomic.Int32
+	r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		tries.Add(1)
+		return nil, errors.New("cut the connection"), true
+	})
+	_, err := r.Publish(context.Background(), "one", Message{}, Options{Ack: AckLeader})
+	if codeOf(err) != api.CodeUnknownOutcome {
+		t.Errorf("got %v, want %s", err, api.CodeUnknownOutcome)
+	}
+	if n := tries.Load(); n != 1 {
+		t.Errorf("%d attempts", n)
+	}
+}
+
+func TestErrorCodesOfBrokers(t *testing.T) {
+	for _, c := range []struct {
+		ack  Ack
+		err  *kerr.Error
+		want api.Code
+	}{
+		{AckAll, kerr.MessageTooLarge, api.CodeMessageTooLarge},
+		{AckAll, kerr.InvalidRecord, api.CodeBadRecord},
+		{AckAll, kerr.InvalidTimestamp, api.CodeBadRecord},
+		{AckAll, kerr.TopicAuthorizationFailed, api.CodeForbidden},
+		{AckAll, kerr.UnknownServerError, api.CodeUnknownOutcome},
+		{AckAll, kerr.NotEnoughReplicas, api.CodeUnknownOutcome}, // repeated until the caller gives up
+		{AckLeader, kerr.MessageTooLarge, api.CodeMessageTooLarge},
+		{AckLeader, kerr.NotEnoughReplicas, api.CodeBrokersUnavailable},
+		{AckLeader, kerr.NotLeaderForPartition, api.CodeBrokersUnavailable},
+		{AckLeader, kerr.RequestTimedOut, api.CodeUnknownOutcome},
+		{AckLeader, kerr.NotEnoughReplicasAfterAppend, api.CodeUnknownOutcome},
+	} {
+		t.Run(c.ack.String()+" "+c.err.Message, func(t *testing.T) {
+			r := newRig(t, nil)
+			if _, err := r.Publish(context.Background(), "one", Message{}, Options{Ack: c.ack}); err != nil {
+				t.Fatal(err)
+			}
+			r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "one", Err: c.err, Count: -1})
+			_, err := r.Publish(context.Background(), "one", Message{}, Options{Ack: c.ack, Timeout: time.Second})
+			if codeOf(err) != c.want {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestBrokersGone(t *testing.T) {
+	r := newRig(t, nil)
+	if _, err := r.Publish(context.Background(), "one", Message{}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	r.cluster.Close()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		begun := time.Now()
+		_, err := r.Publish(context.Background(), "one", Message{}, Options{Timeout: 2 * time.Second})
+		if took := time.Since(begun); took > 6*time.Second {
+			t.Errorf("took %s with a timeout of 2s", took)
+		}
+		// Until the metadata is too old to be believed the record enters
+		// and its fate is unknown; then it is refused.
+		switch code := codeOf(err); {
+		case code == api.CodeBrokersUnavailable:
+			var e *api.Error
+			if errors.As(err, &e); e.RetryAfterMillis == 0 {
+				t.Error("no time to retry after")
+			}
+			return
+		case code != api.CodeUnknownOutcome:
+			t.Fatalf("got %v", err)
+		case time.Now().After(deadline):
+			t.Fatalf("still %v", err)
+		}
+	}
+}
+
+// A topic deleted and made anew under its name takes messages again.
+func TestTopicMadeAnew(t *testing.T) {
+	r := newRig(t, nil)
+	publish := func() error {
+		_, err := r.Publish(context.Background(), "one", Message{Value: []byte("v")}, Options{Timeout: 2 * time.Second})
+		return err
+	}
+	if err := publish(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cluster.DeleteTopic("one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cluster.CreateTopic("one", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for range 20 {
+		if err = publish(); err == nil {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("still %v", err)
+}
+
+func TestNewPartitionsAreUsed(t *testing.T) {
+	r := newRig(t, nil)
+	if _, err := r.Publish(context.Background(), "one", Message{}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.up.Admin().CreatePartitions(context.Background(), 2, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.up.Refresh(context.Background(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	two := int32(2)
+	done, err := r.Publish(context.Background(), "one", Message{Partition: &two}, Options{})
+	if err != nil || done.Partition != 2 || done.Offset != 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+func TestBufferIsBounded(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.BufferRecords = 2 })
+	r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		return nil, nil, true // swallowed
+	})
+	ms := make([]Message, 3)
+	results, err := r.PublishBatch(context.Background(), "one", ms, Options{Timeout: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var codes []api.Code
+	for _, res := range results {
+		codes = append(codes, res.Error.Code)
+	}
+	if codes[0] != api.CodeUnknownOutcome || codes[1] != api.CodeUnknownOutcome || codes[2] != api.CodeBrokersUnavailable {
+		t.Errorf("got %v: two are on their way, the third never left", codes)
+	}
+}
+
+func TestClosedPublisherRefuses(t *testing.T) {
+	r := newRig(t, nil)
+	r.Publisher.Close(context.Background())
+	if _, err := r.Publish(context.Background(), "one", Message{}, Options{}); codeOf(err) != api.CodeDraining {
+		t.Errorf("got %v", err)
+	}
+}

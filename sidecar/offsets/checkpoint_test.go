@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"pgregory.net/rapid"
 
@@ -124,7 +125,7 @@ func (b *bench) host(name string) *host {
 	}
 	opt := CheckpointOptions{Owner: name, Nonce: name + "-nonce"}
 	if t, ok := b.t.(*testing.T); ok {
-		opt.Logger = zaptest.NewLogger(t, zaptest.Level(zaptest.NewLogger(t).Level()+3)) // errors only
+		opt.Logger = zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))
 	}
 	return &host{NewCheckpointer(b.store, opt), s}
 }
@@ -454,6 +455,30 @@ func TestFlushUnderFaults(t *testing.T) {
 			t.Errorf("%s: %d marks wait", name, a.Pending())
 		}
 		b.close()
+	}
+}
+
+func TestFlushSettlesManyConflicts(t *testing.T) {
+	b := newBench(t)
+	defer b.close()
+	a, c := b.host("a"), b.host("c")
+	const keys = 100
+	key := func(i int) Key { return Key{"g", "orders", int32(i)} }
+	for i := range keys {
+		b.claim(key(i), a, acked(0))
+		b.claim(key(i), c, acked(0))
+	}
+	for i := range keys {
+		a.Mark(key(i), 1, acked(0, Range{5, 6}))
+		c.Mark(key(i), 2, acked(3))
+	}
+	for _, h := range []*host{a, c} { // each finds all keys changed
+		if err := h.flushTurn(b.ctx, h.dirtyKeys); err != nil || h.Pending() != 0 {
+			t.Errorf("%d marks are left: %v", h.Pending(), err)
+		}
+	}
+	for i := range keys {
+		b.expect(key(i), 2, "c", acked(3, Range{5, 6}))
 	}
 }
 

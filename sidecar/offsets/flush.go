@@ -29,7 +29,7 @@ type attempt struct {
 // flush writes the marks of keys. Conflicts are settled by reading and merging
 // again. The caller has the turn.
 func (c *Checkpointer) flush(ctx context.Context, keys []Key) error {
-	for range flushRounds {
+	for round := range flushRounds {
 		attempts, err := c.decideAll(ctx, keys)
 		if err != nil {
 			return err
@@ -40,7 +40,7 @@ func (c *Checkpointer) flush(ctx context.Context, keys []Key) error {
 		keys = keys[:0:0]
 		for len(attempts) > 0 {
 			n := fit(attempts)
-			again, err := c.commit(ctx, attempts[:n])
+			again, err := c.commit(ctx, attempts[:n], round)
 			if err != nil {
 				return err
 			}
@@ -113,8 +113,10 @@ func (c *Checkpointer) decideAll(ctx context.Context, keys []Key) ([]attempt, er
 	return attempts, nil
 }
 
-// commit writes attempts in one commit; again are the keys to decide anew.
-func (c *Checkpointer) commit(ctx context.Context, attempts []attempt) (again []Key, err error) {
+// commit writes attempts in one commit; again are the keys to decide anew. A
+// store names one conflict at a time, so from the second round on all of a
+// commit that conflicts is read again.
+func (c *Checkpointer) commit(ctx context.Context, attempts []attempt, round int) (again []Key, err error) {
 	var ops []discovery.Op
 	var of []int // attempt by op
 	for i, a := range attempts {
@@ -134,11 +136,15 @@ func (c *Checkpointer) commit(ctx context.Context, attempts []attempt) (again []
 		return nil, nil
 	case errors.As(err, &conflict) && conflict.Op >= 0 && conflict.Op < len(ops):
 		c.metrics.commits.WithLabelValues("conflict").Inc()
-		c.contest(attempts[of[conflict.Op]], ops[conflict.Op].Verb == discovery.VerbHeld)
+		for i, a := range attempts {
+			if named := i == of[conflict.Op]; named || round > 0 {
+				c.contest(a, named && ops[conflict.Op].Verb == discovery.VerbHeld)
+			}
+		}
 	case (errors.Is(err, discovery.ErrConflict) || errors.Is(err, discovery.ErrTooLarge)) && len(attempts) > 1:
 		// The store did not say which: find out one by one.
 		for i := range attempts {
-			keys, err := c.commit(ctx, attempts[i:i+1])
+			keys, err := c.commit(ctx, attempts[i:i+1], round)
 			if err != nil {
 				return nil, err
 			}

@@ -38,7 +38,7 @@ func (w *Window[R]) Add(f Fetched[R]) error {
 	}
 	w.pos.AckRange(at, f.Next)
 	w.next = f.Next
-	if f.LeaderEpoch > 0 {
+	if f.LeaderEpoch >= 0 {
 		w.pos.LeaderEpoch = f.LeaderEpoch
 	}
 	return nil
@@ -53,9 +53,9 @@ func (w *Window[R]) push(r Record[R]) {
 	if t, ok := w.pos.Retry(r.Offset); ok {
 		m.spent = max(m.spent, t.Attempt)
 		m.notBefore = t.NotBefore
-		// Only a nack puts a message off; one that was nacked again and again
-		// goes on being handed out with nothing behind it.
-		m.alone = m.spent >= 2 && !t.NotBefore.IsZero()
+		// Only a nack leaves a time; one that failed again and again goes on
+		// being handed out with nothing behind it.
+		m.alone = m.spent >= isolateAfter && !t.NotBefore.IsZero()
 	}
 	w.msgs = append(w.msgs, m)
 	w.waiting++
@@ -92,7 +92,7 @@ func (w *Window[R]) Position() offsets.Position {
 		if m.offset >= w.pos.HandOut || len(rs) == offsets.MaxRetries {
 			break
 		}
-		if !m.done && (m.spent != 1 || !m.notBefore.IsZero()) {
+		if !m.done && (m.spent > 1 || !m.notBefore.IsZero()) {
 			rs = append(rs, offsets.Retry{Offset: m.offset, Attempt: m.spent, NotBefore: m.notBefore})
 		}
 	}

@@ -22,7 +22,6 @@ func (w *Window[R]) Take(now time.Time, max, maxBytes int, lease time.Duration) 
 		}
 		m.lease, m.lastLease = l.no, l.no
 		m.spent++
-		m.notBefore = time.Time{}
 		l.out++
 		w.waiting--
 		if m.offset >= w.pos.HandOut {
@@ -57,11 +56,12 @@ func (w *Window[R]) batch(first int, now time.Time, max, maxBytes int) (n int) {
 	return n
 }
 
-// Why says whether Take would hand something out at now, and if not, why. It
-// does not expire leases.
+// Why says whether Take would hand something out at now, and if not, why.
 func (w *Window[R]) Why(now time.Time) Why {
-	if len(w.leases) > 0 { // order=partition: one lease at a time
-		return InFlightFull
+	for _, l := range w.leases {
+		if l.until.After(now) { // order=partition: one lease at a time
+			return InFlightFull
+		}
 	}
 	m := w.head()
 	switch {

@@ -102,7 +102,7 @@ type message[R any] struct {
 	spent     int       // hand-outs that count
 	lease     uint64    // number of the lease it is out under; 0: it is not out
 	lastLease uint64    // number of the last lease it was out under; 0: never
-	notBefore time.Time // zero: any time
+	notBefore time.Time // until when the last nack put it off; zero: never nacked
 	alone     bool      // failed repeatedly: nothing is handed out behind it
 	done      bool
 }
@@ -159,6 +159,17 @@ func (w *Window[R]) Next() int64 { return w.next }
 // room. One fetch may overrun it, since a fetch returns whole batches.
 func (w *Window[R]) Room() (messages, bytes int) {
 	return max(0, w.cfg.MaxMessages-w.held()), max(0, w.cfg.MaxBytes-w.bytes)
+}
+
+// Message tells of a message that is held and not acknowledged: how many
+// hand-outs of it count, and its Ref. It is for deciding what becomes of one that
+// failed too often.
+func (w *Window[R]) Message(offset int64) (attempts int, ref R, ok bool) {
+	m := w.find(offset)
+	if m == nil || m.done {
+		return 0, ref, false
+	}
+	return m.spent, m.ref, true
 }
 
 // held counts the messages that are not acknowledged.

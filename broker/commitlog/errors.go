@@ -15,9 +15,10 @@ var (
 	// ErrNoSpace: the disk is full. Nothing of the append is left in the log;
 	// it may be tried again, and succeeds once there is room.
 	ErrNoSpace = errors.New("commitlog: no space left on the disk")
-	// ErrOffline: a sync or a roll-back failed, so it is unknown what of the
-	// unflushed data the disk has. The log takes no more writes until it is
-	// opened again; reads go on.
+	// ErrOffline: a sync failed, so it is unknown what of the unflushed data
+	// the disk has. The log takes no more writes until it is opened again;
+	// reads go on. Also, but only until it succeeds: a failed append could not
+	// be taken back.
 	ErrOffline = errors.New("commitlog: the log is offline for writes")
 	// ErrClosed: the log was closed or removed.
 	ErrClosed = errors.New("commitlog: the log is closed")

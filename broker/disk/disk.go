@@ -81,19 +81,27 @@ func ReadFile(fsys FS, name string) ([]byte, error) {
 }
 
 // WriteFileAtomic replaces a file so that a power cut leaves the old or the new
-// contents, never a mixture: a temporary file beside it (name + ".tmp") is
-// written and synced, renamed over it, and the folder dir is synced.
+// contents, never a mixture, and the new ones once it has returned: it is
+// [ReplaceFile] and a sync of the folder dir that holds the file.
 func WriteFileAtomic(fsys FS, dir, name string, contents []byte) error {
-	tmp := name + ".tmp"
-	if err := writeSynced(fsys, tmp, contents); err != nil {
-		_ = fsys.Remove(tmp) // the first error is the one to report
-		return err
-	}
-	if err := fsys.Rename(tmp, name); err != nil {
-		_ = fsys.Remove(tmp)
+	if err := ReplaceFile(fsys, name, contents); err != nil {
 		return err
 	}
 	return fsys.SyncDir(dir)
+}
+
+// ReplaceFile writes and syncs a temporary file (name + ".tmp") and renames it to
+// name. Until the folder is synced a power cut may bring back the old file.
+func ReplaceFile(fsys FS, name string, contents []byte) error {
+	tmp := name + ".tmp"
+	err := writeSynced(fsys, tmp, contents)
+	if err == nil {
+		err = fsys.Rename(tmp, name)
+	}
+	if err != nil {
+		_ = fsys.Remove(tmp) // the first error is the one to report
+	}
+	return err
 }
 
 func writeSynced(fsys FS, name string, contents []byte) error {

@@ -218,8 +218,19 @@ func (h Header) check() error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+const (
+	// MagicAt is the place of the version in a batch.
+	MagicAt = offMagic
+	// ChecksumStart is where the bytes that the checksum covers begin.
+	ChecksumStart = offAttributes
+)
+
 // CRC computes the checksum of a whole batch.
-func CRC(batch []byte) uint32 { return crc32.Checksum(batch[offAttributes:], castagnoli) }
+func CRC(batch []byte) uint32 { return UpdateCRC(0, batch[ChecksumStart:]) }
+
+// UpdateCRC adds bytes to a checksum, for a batch that is read in parts. The
+// first part, at ChecksumStart, is added to 0.
+func UpdateCRC(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
 
 // CheckCRC compares the checksum in the header with the contents. b is the whole
 // batch that h was parsed from.

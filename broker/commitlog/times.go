@@ -1,0 +1,218 @@
+package commitlog
+
+import (
+	"errors"
+	"io"
+
+	"sidestream/broker/record"
+)
+
+// found is a record that a search by time has found.
+type found struct {
+	offset, timestamp int64
+	epoch             int32
+}
+
+var nothing = found{-1, -1, -1}
+
+// OffsetByTime finds the first record whose timestamp is at or after ts, in ms
+// since 1970: its offset, timestamp and leader epoch, or -1, -1, -1 when there is
+// none. In a compressed batch, without Options.Decompress, the answer is the
+// batch's first record.
+func (l *Log) OffsetByTime(ts int64) (offset, timestamp int64, leaderEpoch int32, err error) {
+	f, err := l.repairing(func() (found, error) { return l.findTime(ts) })
+	return f.offset, f.timestamp, f.epoch, err
+}
+
+// MaxTimestamp finds the first record with the highest timestamp in the log, or
+// -1, -1, -1 when no record has one. In a compressed batch, without
+// Options.Decompress, the answer is the batch's first record.
+func (l *Log) MaxTimestamp() (offset, timestamp int64, leaderEpoch int32, err error) {
+	f, err := l.repairing(l.findMax)
+	return f.offset, f.timestamp, f.epoch, err
+}
+
+// repairing calls search, and once more after a repair if it doubts a segment.
+func (l *Log) repairing(search func() (found, error)) (found, error) {
+	for tries := 0; ; tries++ {
+		f, err := search()
+		var doubt *doubtError
+		if !errors.As(err, &doubt) {
+			return f, err
+		}
+		if tries > len(l.marks) { // several segments may need one each
+			return nothing, l.corruptAt(doubt, doubt.seg.base)
+		}
+		if err := l.repair(doubt); err != nil {
+			return nothing, err
+		}
+	}
+}
+
+// eachView calls do with a view of every segment, oldest first, until do says
+// that it is done.
+func (l *Log) eachView(do func(v view, start int64) (done bool, err error)) error {
+	for base := int64(-1); ; {
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			return ErrClosed
+		}
+		start := l.start
+		v := l.viewAt(l.find(max(base, start)))
+		l.mu.Unlock()
+		err := l.prepare(&v)
+		done := false
+		if err == nil {
+			done, err = do(v, start)
+		}
+		l.release(v.segment)
+		if err != nil || done || v.active {
+			return err
+		}
+		base = v.next
+	}
+}
+
+func (l *Log) findTime(ts int64) (found, error) {
+	f := nothing
+	err := l.eachView(func(v view, start int64) (bool, error) {
+		if l.maxOf(v) < ts {
+			return false, nil
+		}
+		var err error
+		f, err = l.timeInSegment(v, start, ts)
+		return f.offset >= 0, err
+	})
+	return f, err
+}
+
+func (l *Log) maxOf(v view) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return v.segment.maxTimestamp
+}
+
+// timeInSegment looks for the first record at or after ts in one segment.
+func (l *Log) timeInSegment(v view, start, ts int64) (found, error) {
+	pos := int64(0)
+	e, ok, err := v.times.last(func(b []byte) bool { return parseTimeEntry(b).ts <= ts })
+	if err != nil {
+		return nothing, &doubtError{v.segment, 0, err}
+	}
+	if ok { // nothing before that entry's batch is later than its timestamp
+		entry := parseTimeEntry(e[:])
+		if err := l.checkTimeEntry(v, entry); err != nil {
+			return nothing, err
+		}
+		if pos, err = l.seek(v, v.base+int64(entry.rel)); err != nil {
+			return nothing, err
+		}
+	}
+	o := bounds{v.base, v.next}
+	end := v.size
+	for _, d := range v.damage {
+		if pos < d.Pos {
+			end = d.Pos
+			break
+		}
+		pos = max(pos, d.End)
+	}
+	for {
+		f, err := l.timeInRun(v, pos, end, &o, start, ts)
+		if err != nil || f.offset >= 0 || end == v.size {
+			return f, err
+		}
+		pos, end = v.after(end)
+	}
+}
+
+// after is the run of sound batches that follows the damage at pos.
+func (v view) after(pos int64) (from, end int64) {
+	from, end = v.size, v.size
+	for _, d := range v.damage {
+		switch {
+		case d.Pos == pos:
+			from = d.End
+		case d.Pos > pos && end == v.size:
+			end = d.Pos
+		}
+	}
+	return from, max(from, end)
+}
+
+// timeInRun looks through a run of sound batches.
+func (l *Log) timeInRun(v view, pos, end int64, o *bounds, start, ts int64) (found, error) {
+	w := newWalker(v.file, pos, end, &headerWindows)
+	defer w.done()
+	for {
+		h, err := w.header()
+		if err == io.EOF {
+			return nothing, nil
+		}
+		if err == nil {
+			err = o.check(h)
+		}
+		if err != nil {
+			if isIOError(err) {
+				return nothing, err
+			}
+			return nothing, &doubtError{v.segment, w.pos, err}
+		}
+		if h.MaxTimestamp >= ts && h.LastOffset() >= start {
+			f, err := l.timeInBatch(v, w.pos, h, func(r record.Record) bool { return r.Timestamp >= ts && r.Offset >= start })
+			if err != nil || f.offset >= 0 {
+				return f, err
+			}
+		}
+		o.next = h.NextOffset()
+		w.skip(h)
+	}
+}
+
+// timeInBatch finds the first record of a batch for which want is true. What it
+// cannot look into is answered by the batch's first record.
+func (l *Log) timeInBatch(v view, pos int64, h record.Header, want func(record.Record) bool) (found, error) {
+	whole := found{h.BaseOffset, h.FirstTimestamp, h.LeaderEpoch}
+	if h.LogAppendTime() {
+		whole.timestamp = h.MaxTimestamp
+	}
+	if want(record.Record{Offset: whole.offset, Timestamp: whole.timestamp}) {
+		return whole, nil
+	}
+	if h.Codec() != record.None && l.unpack == nil {
+		return whole, nil
+	}
+	b := make([]byte, h.Size())
+	if _, err := v.file.ReadAt(b, pos); err != nil {
+		return nothing, err
+	}
+	body := b[record.HeaderSize:]
+	if h.Codec() != record.None {
+		var err error
+		if body, err = l.unpack(h.Codec(), body); err != nil {
+			return whole, nil // it is what the producer sent; the consumer will see
+		}
+	}
+	for r, err := range record.Records(body, h) {
+		if err != nil {
+			return whole, nil
+		}
+		if want(r) {
+			return found{r.Offset, r.Timestamp, h.LeaderEpoch}, nil
+		}
+	}
+	return nothing, nil
+}
+
+func (l *Log) findMax() (found, error) {
+	highest := int64(-1)
+	err := l.eachView(func(v view, _ int64) (bool, error) {
+		highest = max(highest, l.maxOf(v))
+		return false, nil
+	})
+	if err != nil || highest < 0 {
+		return nothing, err
+	}
+	return l.findTime(highest)
+}

@@ -61,11 +61,14 @@ func newTopicCreate() *cobra.Command {
 	partitions := cmd.Flags().Int32("partitions", 4, "number of partitions")
 	replication := cmd.Flags().Int16("replication", 1, "number of replicas of each")
 	configs := cmd.Flags().StringArray("config", nil, "name=value by Kafka's names, may be repeated")
-	return admin(cmd, func(ctx context.Context, client *kadm.Client, args []string) error {
-		set, err := pairs(*configs)
-		if err != nil {
+	var set map[string]*string
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		if set, err = pairs(*configs); err != nil {
 			return usageError{fmt.Errorf("--config: %w", err)}
 		}
+		return nil
+	}
+	return admin(cmd, func(ctx context.Context, client *kadm.Client, args []string) error {
 		created, err := client.CreateTopic(ctx, *partitions, *replication, set, args[0])
 		if err != nil {
 			return fmt.Errorf("creating topic %s: %w", args[0], withText(err, created.ErrMessage))

@@ -18,7 +18,7 @@ func kindOf(t reflect.Type) string {
 		return "text"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
-	case t.Kind() == reflect.Int, t.Kind() == reflect.Int32, t.Kind() == reflect.Int64:
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64:
 		return "whole number"
 	case t.Kind() == reflect.Float64:
 		return "number"

@@ -5,13 +5,18 @@ import (
 	"strings"
 )
 
-// checkKey refuses keys that the store cannot hold.
+// checkKey refuses keys that the store cannot hold. Consul's URLs could not
+// name a key with an empty or a dot segment, though its transactions could
+// write it.
 func checkKey(key string) error {
-	switch {
-	case key == "":
+	if key == "" {
 		return fmt.Errorf("discovery: the key is empty")
-	case strings.HasPrefix(key, "/"):
-		return fmt.Errorf("discovery: key %q starts with a slash: keys are relative to the root of the store", key)
+	}
+	for segment := range strings.SplitSeq(key, "/") {
+		switch segment {
+		case "", ".", "..":
+			return fmt.Errorf("discovery: key %q has the segment %q: keys are names between single slashes, with none at the ends", key, segment)
+		}
 	}
 	return nil
 }

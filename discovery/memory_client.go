@@ -12,8 +12,7 @@ type MemoryClient struct {
 	m    *Memory
 	keep *keepers // renewals and beats of this client
 
-	cut    bool // guarded by m.mu
-	frozen bool // guarded by m.mu
+	cut, frozen, closed bool // guarded by m.mu
 }
 
 var _ Store = (*MemoryClient)(nil)
@@ -25,10 +24,15 @@ func (c *MemoryClient) SetCut(cut bool) {
 	defer c.m.mu.Unlock()
 	c.cut = cut
 	if cut {
-		own := func(w *waiter) bool { return w.client == c }
-		c.m.kvFeed.wake(own)
-		c.m.svcFeed.wake(own)
+		c.wakeOwn()
 	}
+}
+
+// wakeOwn ends this client's watches. Call with m.mu held.
+func (c *MemoryClient) wakeOwn() {
+	own := func(w *waiter) bool { return w.client == c }
+	c.m.kvFeed.wake(own)
+	c.m.svcFeed.wake(own)
 }
 
 // FreezeRenewals fails this client's renewals and beats, and nothing else.
@@ -43,6 +47,8 @@ func (c *MemoryClient) Close() error {
 	c.keep.close()
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
+	c.closed = true
+	c.wakeOwn()
 	delete(c.m.clients, c)
 	return nil
 }
@@ -52,7 +58,7 @@ func (c *MemoryClient) reach(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case c.m.closed:
+	case c.closed, c.m.closed:
 		return fmt.Errorf("%w: %w", ErrUnavailable, errClosed)
 	case c.m.down, c.cut:
 		return ErrUnavailable

@@ -1,0 +1,104 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	capi "github.com/hashicorp/consul/api"
+)
+
+// Register implements Store. The service and its check live in the local
+// Consul agent, which runs the check's timer.
+func (c *consul) Register(ctx context.Context, s Service) (Registration, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	s = s.clone()
+	register := func(ctx context.Context) error { return c.register(ctx, s) }
+	first, cancel := c.bound(ctx, callTimeout)
+	defer cancel()
+	if err := register(first); err != nil {
+		return nil, err
+	}
+	beat := func(ctx context.Context) error { return c.beat(ctx, s.ID) }
+	deregister := func(ctx context.Context) error { return c.deregister(ctx, s.ID) }
+	b, err := newBeacon(c.keep, s.ID, c.cfg.CheckTTL, c.log, register, beat, deregister)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return b, nil
+}
+
+func checkID(service string) string { return "service:" + service }
+
+func (c *consul) register(ctx context.Context, s Service) error {
+	err := c.beats.Agent().ServiceRegisterOpts(&capi.AgentServiceRegistration{
+		ID: s.ID, Name: s.Name, Address: s.Address, Port: s.Port, Meta: s.Meta,
+		Check: &capi.AgentServiceCheck{
+			CheckID: checkID(s.ID), Name: s.Name + " is alive", TTL: c.cfg.CheckTTL.String(),
+			Status:                         capi.HealthPassing, // Consul starts a TTL check as critical
+			DeregisterCriticalServiceAfter: c.cfg.DeregisterAfter.String(),
+		},
+	}, capi.ServiceRegisterOpts{}.WithContext(ctx))
+	return readError(ctx, err)
+}
+
+// beat passes the check. The same output each time costs Consul no write.
+func (c *consul) beat(ctx context.Context, service string) error {
+	err := c.beats.Agent().UpdateTTLOpts(checkID(service), "", capi.HealthPassing, (&capi.QueryOptions{}).WithContext(ctx))
+	if isNotFound(err) {
+		return errForgotten
+	}
+	return readError(ctx, err)
+}
+
+func (c *consul) deregister(ctx context.Context, service string) error {
+	ctx, cancel := c.bound(ctx, callTimeout)
+	defer cancel()
+	err := c.beats.Agent().ServiceDeregisterOpts(service, (&capi.QueryOptions{}).WithContext(ctx))
+	if isNotFound(err) {
+		return nil
+	}
+	return readError(ctx, err)
+}
+
+func isNotFound(err error) bool {
+	var status capi.StatusError
+	return errors.As(err, &status) && status.Code == http.StatusNotFound
+}
+
+// WatchServices implements Store.
+func (c *consul) WatchServices(ctx context.Context, name string, index uint64) ([]Instance, uint64, error) {
+	ctx, cancel := c.bound(ctx, pollTimeout)
+	defer cancel()
+	found, meta, err := c.polls.Health().Service(name, "", false, poll(ctx, index))
+	if err != nil {
+		return nil, 0, readError(ctx, err)
+	}
+	instances := make([]Instance, 0, len(found))
+	for _, e := range found {
+		in := Instance{
+			Service: Service{ID: e.Service.ID, Name: e.Service.Service, Address: e.Service.Address, Port: e.Service.Port, Meta: e.Service.Meta},
+			Node:    e.Node.Node,
+		}
+		if in.Address == "" {
+			in.Address = e.Node.Address
+		}
+		switch e.Checks.AggregatedStatus() { // of the service and of its node
+		case capi.HealthPassing, capi.HealthWarning:
+			in.Passing = true
+		}
+		instances = append(instances, in)
+	}
+	slices.SortFunc(instances, func(a, b Instance) int {
+		if a.ID != b.ID {
+			return strings.Compare(a.ID, b.ID)
+		}
+		return strings.Compare(a.Node, b.Node)
+	})
+	return instances, nextIndex(index, meta.LastIndex), nil
+}

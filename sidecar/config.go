@@ -25,9 +25,10 @@ type Config struct {
 	AllowedHosts []string `yaml:"allowed_hosts" help:"Further names that requests may carry in their Host header, beside localhost and the address listened on."`
 	Advertise    string   `yaml:"advertise" help:"host:port under which operators find this sidecar in the registry; empty means what listen is bound to."`
 
-	MaxRequestBytes  int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, 1024 to 1 GiB; a larger one is answered 413."`
-	DrainTimeout     time.Duration `yaml:"drain_timeout" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
-	AutoCreateTopics bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404."`
+	MaxRequestBytes    int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, 1024 to 1 GiB; a larger one is answered 413."`
+	DrainTimeout       time.Duration `yaml:"drain_timeout" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
+	CheckpointInterval time.Duration `yaml:"checkpoint_interval" help:"How often the positions of the groups are written to the coordination store, 1s to 24h: what another sidecar may repeat when this one dies; 0s means one second, or one for each hundred live sidecars where that is more."`
+	AutoCreateTopics   bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404."`
 
 	Kafka   upstream.Config `yaml:"kafka"`
 	Publish publish.Config  `yaml:"publish"`
@@ -67,6 +68,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxRequestBytes < 1024 || c.MaxRequestBytes > 1<<30 {
 		return fmt.Errorf("max_request_bytes: got %d: use 1024 to %d", c.MaxRequestBytes, 1<<30)
+	}
+	if c.CheckpointInterval != 0 && (c.CheckpointInterval < time.Second || c.CheckpointInterval > 24*time.Hour) {
+		return fmt.Errorf("checkpoint_interval: got %q: use a duration from 1s to 24h, or 0s to have it chosen", c.CheckpointInterval)
 	}
 	if c.DrainTimeout < 100*time.Millisecond || c.DrainTimeout > 10*time.Minute {
 		return fmt.Errorf("drain_timeout: got %q: use a duration from 100ms to 10m", c.DrainTimeout)

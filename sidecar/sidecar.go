@@ -142,7 +142,12 @@ func (s *Sidecar) open(bound string) (err error) {
 	}
 	s.checkpointer = offsets.NewCheckpointer(s.store, offsets.CheckpointOptions{
 		Owner: s.id.ID, Nonce: s.id.Nonce, Logger: s.log.Named("checkpoint"), Registerer: s.registry,
-		Interval: func() time.Duration { return offsets.CheckpointInterval(s.presence.liveSidecars()) },
+		Interval: func() time.Duration {
+			if s.cfg.CheckpointInterval > 0 {
+				return s.cfg.CheckpointInterval
+			}
+			return offsets.CheckpointInterval(s.presence.liveSidecars())
+		},
 	})
 	if s.consumer, err = newConsumer(s); err != nil {
 		return err

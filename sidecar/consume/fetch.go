@@ -59,6 +59,13 @@ func (r *reader) runWorker(broker int32, wake chan struct{}) {
 		if left > 0 {
 			wait = min(wait, crowded)
 		}
+		for _, w := range ws {
+			if !w.c.fetched {
+				// Whoever has just taken it wants to know soon whether there is
+				// anything, not at the end of a long poll.
+				wait = time.Millisecond
+			}
+		}
 		if r.fetch(broker, ws, wait) || left == 0 {
 			crowded = crowdedWait
 		} else {
@@ -239,8 +246,7 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		r.fail(c, "records cannot be decoded: "+part.Err.Error())
 		return false
 	}
-	c.failures = 0
-	c.retryAt = time.Time{}
+	c.failures, c.retryAt, c.fetched = 0, time.Time{}, true
 	c.sink.trouble("")
 	c.sink.accept(w.offset, part, next)
 	return next > w.offset

@@ -446,12 +446,12 @@ func (p *planner) cause(ctx context.Context, members map[string]member, counts m
 		if _, still := members[id]; still {
 			continue
 		}
-		// One that is still there has left; one that is not has lost its session.
-		_, err := p.g.m.store.Get(ctx, discovery.KeySidecar(id))
+		// One that leaves in order takes its assignment along.
+		_, err := p.g.m.store.Get(ctx, discovery.KeyAssign(id, p.g.name))
 		if errors.Is(err, discovery.ErrNotFound) {
-			why = append(why, id+"'s session ended")
-		} else {
 			why = append(why, id+" left")
+		} else {
+			why = append(why, id+"'s session ended")
 		}
 	}
 	if len(p.last) > 0 {

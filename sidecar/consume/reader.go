@@ -71,6 +71,7 @@ type cursor struct {
 	// Of the finder while it is not placed, of the broker's worker while it is.
 	failures int
 	retryAt  time.Time
+	fetched  bool // a fetch has answered since it was added
 }
 
 const noBroker = int32(-1)

@@ -44,6 +44,12 @@ func (a *Agent) liveSession() discovery.Session {
 	if s == nil || s.Ownership() != discovery.Lost {
 		return s
 	}
+	a.drop(s)
+	return nil
+}
+
+// drop forgets a session that the store ended.
+func (a *Agent) drop(s discovery.Session) {
 	a.mu.Lock()
 	dropped := a.session == s
 	if dropped {
@@ -54,7 +60,6 @@ func (a *Agent) liveSession() discovery.Session {
 		a.metrics.sessionsLost.Inc()
 		a.log.Warn("the coordination store ended this broker's session; serving goes on, registering again", zap.String("session", s.ID()))
 	}
-	return nil
 }
 
 func (a *Agent) setSession(s discovery.Session) {

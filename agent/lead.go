@@ -70,8 +70,8 @@ func (a *Agent) round(ctx context.Context) error {
 		if id, err := broker.ParseUUID(part.UUID); err == nil {
 			a.theBroker().Resign(id, part.Partition)
 		}
-		a.setLed(part, nil)
 	}
+	a.forget(t.resign)
 	err := errors.Join(
 		a.leadAll(t.serve, ""),
 		a.leadAll(t.lead, s.session),
@@ -102,15 +102,16 @@ func (a *Agent) situation() situation {
 	return s
 }
 
-// setLed notes what the broker leads; nil: no more.
-func (a *Agent) setLed(part facts.Part, s *standing) {
+// forget notes that the broker leads the partitions no more.
+func (a *Agent) forget(parts []facts.Part) {
+	if len(parts) == 0 {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	next := maps.Clone(a.led) // a view may be reading the old one
-	if s == nil {
+	next := maps.Clone(a.led) // a round may be looking at the old one
+	for _, part := range parts {
 		delete(next, part)
-	} else {
-		next[part] = *s
 	}
 	a.led = next
 }
@@ -160,6 +161,7 @@ func (a *Agent) takeAll(ctx context.Context, s situation, take []broker.Lead) er
 		byShard[key] = append(byShard[key], l)
 	}
 	const room = facts.MaxOps - 1 // the registration's check
+	var failed error
 	for keys := range slices.Chunk(order, room) {
 		ops := []discovery.Op{discovery.Held(discovery.KeyBroker(s.self), s.session)}
 		var leads []broker.Lead
@@ -169,14 +171,12 @@ func (a *Agent) takeAll(ctx context.Context, s situation, take []broker.Lead) er
 			leads = append(leads, raised...)
 		}
 		if err := a.writer.Commit(ctx, ops...); err != nil {
-			return err
+			return errors.Join(failed, err)
 		}
 		a.metrics.takes.Add(float64(len(leads)))
-		if err := a.leadAll(leads, s.session); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, a.leadAll(leads, s.session))
 	}
-	return nil
+	return failed
 }
 
 // raise is the shard with this broker as leader of the partitions, at the next
@@ -202,6 +202,7 @@ func raise(s situation, leads []broker.Lead) (discovery.Op, []broker.Lead) {
 // controller deletes the keys; till then they wait for brokers that are down.
 func (a *Agent) removeAll(ctx context.Context, s situation, parts []facts.Part) error {
 	var failed error
+	var gone []facts.Part
 	byShard := map[string][]facts.Part{}
 	var order []string
 	for _, part := range parts {
@@ -216,7 +217,7 @@ func (a *Agent) removeAll(ctx context.Context, s situation, parts []facts.Part) 
 			}
 			a.log.Info("partition removed", zap.String("topic", s.held[part].Topic), zap.Int32("partition", part.Partition), zap.String("uuid", part.UUID))
 		}
-		a.setLed(part, nil)
+		gone = append(gone, part)
 		if st, listed := s.facts.State(part); !listed || !slices.Contains(st.Replicas, s.self) {
 			continue
 		}
@@ -226,6 +227,7 @@ func (a *Agent) removeAll(ctx context.Context, s situation, parts []facts.Part) 
 		}
 		byShard[key] = append(byShard[key], part)
 	}
+	a.forget(gone)
 	text := ""
 	if failed != nil {
 		text = failed.Error()

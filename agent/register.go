@@ -79,6 +79,12 @@ func (r *registrar) run(ctx context.Context) error {
 		if s := r.a.liveSession(); s != nil {
 			err = r.tend(ctx, s)
 			lost = s.Lost()
+			if errors.Is(err, discovery.ErrSessionLost) {
+				// Known before the next renewal would tell.
+				r.destroy(ctx, s)
+				r.a.drop(s)
+				continue
+			}
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -138,17 +144,22 @@ func (r *registrar) connect(ctx context.Context) error {
 	}
 	r.own = append(r.own, s.ID())
 	if err := r.claim(ctx, s); err != nil {
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.a.cfg.StoreTimeout)
-		defer cancel()
-		if destroyErr := s.Destroy(call); destroyErr != nil {
-			r.a.log.Debug("a session could not be destroyed; it ends by itself", zap.Error(destroyErr))
-		}
+		r.destroy(ctx, s)
 		return err
 	}
 	r.registered = true
 	r.a.setSession(s)
 	r.a.log.Info("registered", zap.Int32("broker", r.a.ID()), zap.String("session", s.ID()))
 	return nil
+}
+
+// destroy ends a session that is of no use.
+func (r *registrar) destroy(ctx context.Context, s discovery.Session) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.a.cfg.StoreTimeout)
+	defer cancel()
+	if err := s.Destroy(call); err != nil {
+		r.a.log.Debug("a session could not be destroyed; it ends by itself", zap.Error(err))
+	}
 }
 
 func (r *registrar) claim(ctx context.Context, s discovery.Session) error {

@@ -156,8 +156,8 @@ func TestCommandsAndRestart(t *testing.T) {
 		t.Errorf("produce printed %q", out)
 	}
 	d.sh(t, `{"key":"k","value":{"total":3},"headers":{"h":"v"}}`+"\n", "produce", "orders", "--json")
-	r := command(t.Context(), "{}\nnonsense\n", "produce", "orders", "--json")
-	if r.code != exitFailed || !strings.Contains(r.err, "line 2") || !strings.Contains(r.err, "0 messages written") {
+	r := command(t.Context(), "\nnonsense\n", "produce", "orders", "--json")
+	if r.code != exitFailed || !strings.Contains(r.err, "line 2: bad_record: it is not a JSON object") || !strings.Contains(r.err, "0 messages written") {
 		t.Errorf("a bad line: %d %s", r.code, r.err)
 	}
 

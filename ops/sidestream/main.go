@@ -10,6 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"sidestream/agent"
+	"sidestream/sidecar"
 )
 
 // Exit codes.
@@ -25,6 +28,7 @@ func main() {
 		<-ctx.Done()
 		stop() // a second signal ends the process at once
 	}()
+	agent.Version, sidecar.Version = versionText(), versionText()
 	root := newRoot()
 	root.SetArgs(os.Args[1:])
 	err := root.ExecuteContext(ctx)

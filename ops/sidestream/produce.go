@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -19,6 +21,9 @@ import (
 const (
 	produceBatchBytes = 4 << 20  // a request stays well under the sidecar's limit
 	produceLineBytes  = 16 << 20 // longest line that is read
+	// produceLinger is how long a batch waits for more lines: long enough for a
+	// program that writes into a pipe, and not noticed by a person.
+	produceLinger = 10 * time.Millisecond
 )
 
 type produceOptions struct {
@@ -94,8 +99,7 @@ type input struct {
 	err    error
 }
 
-// run publishes batches until the input ends. A batch takes what has been read
-// already and never waits for more.
+// run publishes batches until the input ends.
 func (p *producer) run(ctx context.Context, in io.Reader) error {
 	lines := make(chan input, p.options.batch)
 	// A read of standard input cannot be interrupted: when ctx ends first the
@@ -145,29 +149,27 @@ func read(ctx context.Context, in io.Reader, lines chan<- input) {
 	send(input{err: err})
 }
 
-// collect waits for a line and takes along what else is there.
+// collect waits for a line, and a moment for those that follow it.
 func collect(ctx context.Context, lines <-chan input, most int) (batch []input, err error) {
 	size := 0
+	var linger <-chan time.Time // nil, so never, until there is a line
 	for len(batch) < most && size < produceBatchBytes {
 		var next input
-		if len(batch) == 0 {
-			select {
-			case next = <-lines:
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		} else {
-			select {
-			case next = <-lines:
-			default:
-				return batch, nil
-			}
+		select {
+		case next = <-lines:
+		case <-linger:
+			return batch, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 		if next.err != nil {
 			return batch, next.err
 		}
 		batch = append(batch, next)
 		size += len(next.line)
+		if linger == nil {
+			linger = time.After(produceLinger)
+		}
 	}
 	return batch, nil
 }
@@ -177,7 +179,8 @@ func (p *producer) publish(ctx context.Context, batch []input) error {
 	p.written += result.Written
 	if err != nil {
 		if e, ok := errors.AsType[*api.Error](err); ok && e.Line > 0 && e.Line <= len(batch) {
-			return fmt.Errorf("line %d: %w", batch[e.Line-1].number, err)
+			e.Message = strings.TrimPrefix(e.Message, fmt.Sprintf("line %d: ", e.Line)) // of the request
+			return fmt.Errorf("line %d: %w", batch[e.Line-1].number, e)
 		}
 		return fmt.Errorf("lines %d to %d: %w", batch[0].number, batch[len(batch)-1].number, err)
 	}

@@ -5,15 +5,30 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
+
+	"sidestream/broker/cluster"
+	"sidestream/broker/commitlog"
+	"sidestream/broker/disk"
+	"sidestream/broker/kafka"
+	"sidestream/broker/record"
 )
 
 // Options are what a broker is given besides its configuration.
 type Options struct {
 	Logger     *zap.Logger           // nil: no log
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
+	FS         disk.FS               // nil: the real one
 }
 
 // Lead tells the broker to serve a partition.
@@ -36,43 +51,266 @@ type Held struct {
 	Count       int32
 	Configs     map[string]string
 	LeaderEpoch int32
-	Start, End  int64 // log start and end offset
+	Start, End  int64 // log start and end offset; both 0 when the log could not be opened
 	Bytes       int64
 }
 
+// ErrClosed: the broker has been closed.
+var ErrClosed = errors.New("broker: closed")
+
+// cleanFile is there between a clean stop and the next start; name and contents are Kafka's (CleanShutdownFileHandler).
+const (
+	cleanFile     = ".kafka_cleanshutdown"
+	cleanContents = `{"version":0,"brokerEpoch":-1}` + "\n"
+)
+
 // Broker is one storage node. Its methods may be called from several goroutines.
-type Broker struct{}
+type Broker struct {
+	cfg        Config
+	cluster    Cluster
+	log        *zap.Logger
+	fs         disk.FS
+	metrics    *metrics
+	logMetrics *commitlog.Metrics
+	ids        *producerIDs
+	server     *kafka.Server
+	foreign    []string // alarms about folders that were found at the start and left alone
 
-var errTodo = errors.New("broker: not built yet")
+	stop context.CancelFunc // ends the housekeeper
+	wg   sync.WaitGroup     // the housekeeper
 
-// Open opens the data folder and loads what partitions it holds; nothing is served yet.
-func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) { return nil, errTodo }
+	mu     sync.RWMutex // guards everything below
+	closed bool
+	serves bool
+	held   map[holdingKey]*holding
+	dirs   map[string]*holding // folder → who has it
+	led    map[string]map[int32]*partition
+}
+
+// Open opens the data folder and loads what partitions it holds; nothing is served yet. A partition that cannot be
+// opened does not keep the others from being: it becomes an alarm.
+func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.DataDir == "" {
+		return nil, errors.New("data_dir: got nothing: name the folder that partitions are kept in")
+	}
+	b := &Broker{cfg: cfg, cluster: cluster, log: opts.Logger, fs: opts.FS,
+		held: map[holdingKey]*holding{}, dirs: map[string]*holding{}, led: map[string]map[int32]*partition{}}
+	if b.log == nil {
+		b.log = zap.NewNop()
+	}
+	if b.fs == nil {
+		b.fs = disk.OS
+	}
+	b.metrics = newMetrics(b, opts.Registerer)
+	b.logMetrics = commitlog.NewMetrics(opts.Registerer)
+	b.ids = newProducerIDs(cluster.NextProducerIDs)
+	b.server = kafka.New(b.serverConfig(), b, b.log, opts.Registerer)
+	if err := b.load(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	b.wg.Add(1)
+	go func() {
+		defer b.wg.Done()
+		b.keepHouse(ctx)
+	}()
+	return b, nil
+}
+
+func (b *Broker) serverConfig() kafka.Config {
+	c := b.cfg
+	return kafka.Config{
+		Listen: c.Listen, Loops: c.Loops,
+		MaxRequestBytes: c.MaxRequestBytes, MaxRequestMemory: c.MaxRequestMemory,
+		MaxConnections: c.MaxConnections, MaxConnectionsPerIP: c.MaxConnectionsPerIP,
+		MaxInFlightRequests: c.MaxInFlightRequests, MaxInFlightBytes: c.MaxInFlightBytes,
+		MaxFetchBytes: c.MaxFetchBytes, MaxFetchWait: c.MaxFetchWait,
+		IdleTimeout: c.IdleTimeout, ReceiveTimeout: c.ReceiveTimeout, RequestTimeout: c.RequestTimeout,
+		AutoCreateTopics: c.AutoCreateTopics, AutoCreatePartitions: c.AutoCreatePartitions,
+	}
+}
 
 // Serve binds the listener and serves in the background until Close.
-func (b *Broker) Serve() error { return errTodo }
+func (b *Broker) Serve() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return ErrClosed
+	case b.serves:
+		return errors.New("broker: Serve was called before")
+	}
+	if err := b.server.Serve(); err != nil {
+		return err
+	}
+	b.serves = true
+	if host, _, err := net.SplitHostPort(b.server.Addr()); err == nil && !net.ParseIP(host).IsLoopback() {
+		b.log.Warn("the broker listens beyond this host without TLS or SASL: anyone who reaches it can read and write", zap.String("listen", b.server.Addr()))
+	}
+	return nil
+}
 
 // Addr is the address that Serve bound, host:port; empty before it.
-func (b *Broker) Addr() string { return "" }
+func (b *Broker) Addr() string { return b.server.Addr() }
 
 // Advertised is the host and port that clients should be told: Config.Advertise, else what Serve bound.
-func (b *Broker) Advertised() (host string, port int32) { return "", 0 }
+func (b *Broker) Advertised() (host string, port int32) {
+	addr := b.cfg.Advertise
+	if addr == "" {
+		addr = b.Addr()
+	}
+	host, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0
+	}
+	n, err := strconv.ParseUint(p, 10, 16)
+	if err != nil { // Validate has seen to it
+		return "", 0
+	}
+	return host, int32(n)
+}
 
-// Held lists what the data folder holds, from each partition's metadata file.
-func (b *Broker) Held() []Held { return nil }
+func joinHostPort(host string, port int32) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
 
-// Lead creates or opens the partition and serves it at that epoch. It is idempotent: the same Lead again changes
-// nothing, a higher epoch or other configs are taken over, a lower epoch is an error.
-func (b *Broker) Lead(l Lead) error { return errTodo }
+// View is the cluster's view, with this broker in it: a client that reached us must find us there, even when the
+// cluster does not know us yet.
+func (b *Broker) View() *cluster.View {
+	v := b.cluster.View()
+	if _, there := v.Node(b.cfg.ID); there {
+		return v
+	}
+	with := *v
+	host, port := b.Advertised()
+	with.Brokers = append(slices.Clone(v.Brokers), Node{ID: b.cfg.ID, Host: host, Port: port})
+	return &with
+}
 
-// Resign stops serving the partition; its files stay.
-func (b *Broker) Resign(id UUID, partition int32) {}
+// Self is this broker's id.
+func (b *Broker) Self() int32 { return b.cfg.ID }
 
-// Remove deletes the partition's files. It is for topics whose phase is deleting, and for nothing else.
-func (b *Broker) Remove(id UUID, partition int32) error { return errTodo }
+// Partition returns a partition that is led here.
+func (b *Broker) Partition(topic string, index int32) (kafka.Partition, error) {
+	b.mu.RLock()
+	p := b.led[topic][index]
+	b.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	tv := b.cluster.View().Topics[topic]
+	if tv == nil || index < 0 || int(index) >= len(tv.Partitions) {
+		return nil, kafka.ErrUnknownPartition
+	}
+	return nil, kafka.ErrNotLeader
+}
 
-// Alarms lists what an operator must look at: offline logs, damage, folders that could not be opened.
-func (b *Broker) Alarms() []string { return nil }
+// ProducerID returns a producer id if one is at hand.
+func (b *Broker) ProducerID() (int64, bool) { return b.ids.take() }
+
+// FetchProducerID returns a producer id and asks the cluster for more when needed.
+func (b *Broker) FetchProducerID(ctx context.Context) (int64, error) { return b.ids.get(ctx) }
+
+// CreateTopic asks the cluster.
+func (b *Broker) CreateTopic(ctx context.Context, spec TopicSpec) (TopicView, error) {
+	return b.cluster.CreateTopic(ctx, spec)
+}
+
+// DeleteTopic asks the cluster.
+func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
+	return b.cluster.DeleteTopic(ctx, name)
+}
+
+// CreatePartitions asks the cluster.
+func (b *Broker) CreatePartitions(ctx context.Context, name string, count int32) error {
+	return b.cluster.CreatePartitions(ctx, name, count)
+}
+
+// Alarms lists what an operator must look at: offline logs, damage, folders that could not be opened. Sorted.
+func (b *Broker) Alarms() []string {
+	out := slices.Clone(b.foreign)
+	for _, h := range b.holdings() {
+		out = append(out, h.alarms()...)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (b *Broker) holdings() []*holding {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	out := make([]*holding, 0, len(b.held))
+	for _, h := range b.held {
+		out = append(out, h)
+	}
+	return out
+}
+
+// keepHouse applies retention.
+func (b *Broker) keepHouse(ctx context.Context) {
+	tick := time.NewTicker(b.cfg.RetentionCheckInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, h := range b.holdings() {
+			p := h.current()
+			if p == nil || ctx.Err() != nil {
+				continue
+			}
+			removed, err := p.log.Retain(time.Now())
+			switch {
+			case err != nil && !errors.Is(err, commitlog.ErrClosed):
+				p.zlog.Warn("retention failed", zap.Error(err))
+			case removed > 0:
+				p.zlog.Info("retention removed segments", zap.Int("segments", removed))
+			}
+		}
+	}
+}
 
 // Close stops serving, flushes everything and leaves the clean-shutdown marker. When ctx is over first, connections are
-// cut and the logs are closed all the same.
-func (b *Broker) Close(ctx context.Context) error { return nil }
+// cut and the logs are closed all the same. The marker is left out when a log could not be closed cleanly, so that the
+// next start checks what is there.
+func (b *Broker) Close(ctx context.Context) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	b.mu.Unlock()
+	b.server.Close(ctx)
+	b.stop()
+	b.wg.Wait()
+	var errs []error
+	for _, h := range b.holdings() {
+		errs = append(errs, h.close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("closing the broker: %w", err)
+	}
+	if err := disk.WriteFileAtomic(b.fs, b.cfg.DataDir, b.cfg.DataDir+"/"+cleanFile, []byte(cleanContents)); err != nil {
+		return fmt.Errorf("leaving the clean-shutdown marker: %w", err)
+	}
+	return nil
+}
+
+// decompress lets the log look for a time inside compressed batches.
+func decompress(codec record.Codec, src []byte) ([]byte, error) {
+	return decompressor.Decompress(src, kgo.CompressionCodecType(codec))
+}
+
+var decompressor = kgo.DefaultDecompressor()
+
+// isDeleting tells whether a folder is one that Remove renamed before a crash kept it from being deleted.
+func isDeleting(name string) bool {
+	return strings.HasSuffix(name, "-delete") && strings.Contains(name, ".")
+}

@@ -1,0 +1,128 @@
+package kafka
+
+import (
+	"errors"
+	"syscall"
+
+	"sidestream/broker/cluster"
+	"sidestream/broker/commitlog"
+	"sidestream/broker/record"
+)
+
+// Error codes of the Kafka protocol that this server answers with (Kafka protocol guide, "Error Codes").
+const (
+	codeUnknownServerError      = -1
+	codeNone                    = 0
+	codeOffsetOutOfRange        = 1
+	codeCorruptMessage          = 2
+	codeUnknownTopicOrPartition = 3
+	codeLeaderNotAvailable      = 5
+	codeNotLeaderOrFollower     = 6
+	codeRequestTimedOut         = 7
+	codeMessageTooLarge         = 10
+	codeInvalidTopic            = 17
+	codeInvalidRequiredAcks     = 21
+	codeUnsupportedVersion      = 35
+	codeTopicAlreadyExists      = 36
+	codeInvalidPartitions       = 37
+	codeInvalidReplication      = 38
+	codeInvalidAssignment       = 39
+	codeInvalidConfig           = 40
+	codeInvalidRequest          = 42
+	codeOutOfOrderSequence      = 45
+	codeDuplicateSequence       = 46
+	codeInvalidProducerEpoch    = 47
+	codeKafkaStorageError       = 56
+	codeFencedLeaderEpoch       = 74
+	codeUnknownLeaderEpoch      = 75
+	codeUnsupportedCompression  = 76
+	codeInvalidRecord           = 87
+	codeUnknownTopicID          = 100
+)
+
+// Errors of the serving side that have a code of their own on the wire. A Backend and its partitions return them,
+// wrapped or bare.
+var (
+	// ErrNotLeader: the partition exists, but this broker does not lead it.
+	ErrNotLeader = errors.New("this broker does not lead the partition")
+	// ErrUnknownPartition: no such topic or partition.
+	ErrUnknownPartition = errors.New("unknown topic or partition")
+	// ErrUnknownTopicID: no topic with that UUID.
+	ErrUnknownTopicID = errors.New("unknown topic id")
+	// ErrOutOfOrder: an idempotent producer's batch left a gap in its sequence.
+	ErrOutOfOrder = errors.New("sequence number out of order: a batch before this one is missing")
+	// ErrDuplicateSequence: an old batch of an idempotent producer came again, older than the five that are remembered.
+	ErrDuplicateSequence = errors.New("duplicate sequence number: the batch was appended long ago")
+	// ErrStaleProducer: a producer with this id and a higher epoch has written.
+	ErrStaleProducer = errors.New("producer epoch is older than one seen before")
+	// ErrFencedEpoch: the client's leader epoch is older than the partition's.
+	ErrFencedEpoch = errors.New("leader epoch of the client is older than the broker's")
+	// ErrUnknownEpoch: the client's leader epoch is newer than the partition's.
+	ErrUnknownEpoch = errors.New("leader epoch of the client is newer than the broker's")
+	// ErrStorage: the log cannot be written or read now.
+	ErrStorage = errors.New("storage error")
+)
+
+// codes maps errors to the wire; the first match wins. This is the only such table.
+var codes = []struct {
+	err  error
+	code int16
+}{
+	{ErrNotLeader, codeNotLeaderOrFollower},
+	{ErrUnknownPartition, codeUnknownTopicOrPartition},
+	{ErrUnknownTopicID, codeUnknownTopicID},
+	{ErrOutOfOrder, codeOutOfOrderSequence},
+	{ErrDuplicateSequence, codeDuplicateSequence},
+	{ErrStaleProducer, codeInvalidProducerEpoch},
+	{ErrFencedEpoch, codeFencedLeaderEpoch},
+	{ErrUnknownEpoch, codeUnknownLeaderEpoch},
+	{record.ErrTooLarge, codeMessageTooLarge},
+	{record.ErrTruncated, codeCorruptMessage},
+	{record.ErrMagic, codeCorruptMessage},
+	{record.ErrCRC, codeCorruptMessage},
+	{record.ErrInvalid, codeInvalidRecord},
+	{commitlog.ErrOutOfRange, codeOffsetOutOfRange},
+	{commitlog.ErrOffline, codeKafkaStorageError},
+	{commitlog.ErrNoSpace, codeKafkaStorageError},
+	{commitlog.ErrCorrupt, codeCorruptMessage},
+	{commitlog.ErrTooLarge, codeMessageTooLarge},
+	{commitlog.ErrStaleEpoch, codeNotLeaderOrFollower},
+	{commitlog.ErrClosed, codeNotLeaderOrFollower},
+	{cluster.ErrTopicExists, codeTopicAlreadyExists},
+	{cluster.ErrUnknownTopic, codeUnknownTopicOrPartition},
+	{cluster.ErrInvalidReplication, codeInvalidReplication},
+	{cluster.ErrInvalidPartitions, codeInvalidPartitions},
+	{cluster.ErrInvalidConfig, codeInvalidConfig},
+	{cluster.ErrInvalidName, codeInvalidTopic},
+	{cluster.ErrUnavailable, codeRequestTimedOut},
+	{errAcks, codeInvalidRequiredAcks},
+	{errAssignment, codeInvalidAssignment},
+	{errNoLeaderYet, codeLeaderNotAvailable},
+	{errInvalidRequest, codeInvalidRequest},
+	{errUnsupported, codeUnsupportedVersion},
+	{errCompression, codeUnsupportedCompression},
+	{ErrStorage, codeKafkaStorageError},
+	{syscall.ENOSPC, codeKafkaStorageError},
+}
+
+// codeOf returns the wire code of err; an error that the table does not know is a server error.
+func codeOf(err error) int16 {
+	if err == nil {
+		return codeNone
+	}
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return codeUnknownServerError
+}
+
+// text returns err's text for a nullable string of an answer, nil when there is no error.
+func text(err error) *string {
+	if err == nil {
+		return nil
+	}
+	s := err.Error()
+	return &s
+}

@@ -1,0 +1,231 @@
+package kafka
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+	"go.uber.org/zap"
+)
+
+// conn is one client's connection: its requests in their order, and who serves it.
+type conn struct {
+	s      *Server
+	remote string
+	ip     string
+	active atomic.Int64 // when the last byte came, Unix nanoseconds
+	middle atomic.Bool  // a request has begun and is not whole
+
+	framing framing // belongs to the reader: the loop, later the goroutine
+
+	mu      sync.Mutex // guards everything below
+	changed *sync.Cond // slots were taken, writing ended or the connection died
+	loop    gnet.Conn  // while an event loop serves it, else nil
+	net     *net.TCPConn
+	dead    bool
+	doomed  bool    // the loop has been asked to close it
+	slots   []*slot // requests begun and not yet handed to the socket, in their order
+	bytes   int64   // their frames' bytes
+	flushes bool    // a loop callback is running and will flush at its end
+	woken   bool    // the loop was asked to run one
+	writing bool    // the writer goroutine runs
+	unsent  [][]byte
+}
+
+// slot is one request's place in the order of answers.
+type slot struct {
+	c     *conn
+	api   *api
+	frame *frame
+	begun time.Time
+	resp  *response
+	done  bool
+}
+
+func newConn(s *Server, gc gnet.Conn, ip, remote string) *conn {
+	c := &conn{s: s, remote: remote, ip: ip, loop: gc}
+	c.changed = sync.NewCond(&c.mu)
+	c.active.Store(time.Now().UnixNano())
+	s.mu.Lock()
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	return c
+}
+
+// begin is called by the framing when a request's size is known. It returns nil when memory is short and block is
+// false.
+func (c *conn) begin(prefix [4]byte, block bool) (*frame, error) {
+	size, err := frameSize(prefix, c.s.cfg.MaxRequestBytes)
+	if err != nil {
+		return nil, err
+	}
+	if block {
+		if err := c.s.memory.acquire(c.s.ctx, int64(size)); err != nil {
+			return nil, err
+		}
+	} else if !c.s.memory.try(int64(size)) {
+		return nil, nil
+	}
+	return newFrame(size, c.s.memory), nil
+}
+
+// full tells whether another request of size bytes must wait. One may always be in flight. mu is held.
+func (c *conn) full(size int) bool {
+	return len(c.slots) >= c.s.cfg.MaxInFlightRequests ||
+		(len(c.slots) > 0 && c.bytes+int64(size) > c.s.cfg.MaxInFlightBytes)
+}
+
+// push gives a request its place in the order of answers and takes over its frame.
+func (c *conn) push(a *api, f *frame) *slot {
+	sl := &slot{c: c, api: a, frame: f, begun: time.Now()}
+	c.s.perAPI[a.key].requests.Inc()
+	c.s.inFlight.Add(1)
+	c.mu.Lock()
+	c.slots = append(c.slots, sl)
+	c.bytes += int64(f.size)
+	c.mu.Unlock()
+	return sl
+}
+
+// finish fills the slot. It may be called from any goroutine, once; a nil response means that none is sent, an error
+// that the connection is to be closed.
+func (sl *slot) finish(resp *response, err error) {
+	c := sl.c
+	c.s.perAPI[sl.api.key].duration.Observe(time.Since(sl.begun).Seconds())
+	size := int64(sl.frame.size)
+	sl.frame.release()
+	sl.frame = nil
+	if err != nil {
+		c.s.log.Info("closing a connection", zap.String("client", c.remote), zap.String("api", sl.api.name), zap.Error(err))
+		c.kill()
+	}
+	c.mu.Lock()
+	c.bytes -= size
+	if c.dead {
+		c.mu.Unlock()
+		resp.release()
+		c.s.inFlight.Add(-1)
+		return
+	}
+	sl.resp, sl.done = resp, true
+	c.kick()
+	c.mu.Unlock()
+}
+
+// kick has answers that are ready written. mu is held.
+func (c *conn) kick() {
+	ready := len(c.unsent) > 0 || (len(c.slots) > 0 && c.slots[0].done)
+	switch {
+	case !ready || c.dead:
+	case c.loop != nil:
+		// Waking under mu is what keeps it off a loop that is gone: OnClose marks the connection dead under mu first.
+		if !c.flushes && !c.woken {
+			c.woken = true
+			if err := c.loop.Wake(nil); err != nil {
+				c.s.log.Warn("an event loop could not be woken", zap.Error(err))
+			}
+		}
+	case !c.writing:
+		c.writing = true
+		c.s.wg.Add(1) // safe: the connection's reader is still counted, it marks the connection dead before it ends
+		go func() {
+			defer c.s.wg.Done()
+			c.writeReady()
+		}()
+	}
+}
+
+// maxTake is how many answers go out in one write.
+const maxTake = 256
+
+// take removes the answers that are next in order and ready. mu is held.
+func (c *conn) take() []*response {
+	var out []*response
+	n := 0
+	for ; n < len(c.slots) && n < maxTake && c.slots[n].done; n++ {
+		if r := c.slots[n].resp; r != nil {
+			out = append(out, r)
+		}
+		c.slots[n] = nil
+	}
+	if n > 0 {
+		c.s.inFlight.Add(int64(-n))
+		c.slots = c.slots[n:]
+		if len(c.slots) == 0 {
+			c.slots = nil // let the array go
+		}
+		c.changed.Broadcast()
+	}
+	return out
+}
+
+// kill closes the connection from any goroutine. Whoever serves it cleans up.
+func (c *conn) kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.killLocked()
+}
+
+func (c *conn) killLocked() {
+	if c.dead {
+		return
+	}
+	if c.loop != nil {
+		c.doomed = true
+		_ = c.loop.Close() // queued; OnClose follows on the loop
+		return
+	}
+	c.dead = true
+	if c.net != nil {
+		_ = c.net.Close()
+	}
+	c.changed.Broadcast()
+}
+
+// gone cleans up when nobody reads the connection any more. It is called once.
+func (c *conn) gone() {
+	c.mu.Lock()
+	c.dead = true
+	c.loop = nil
+	slots := c.slots
+	c.slots = nil
+	var answered int64
+	for _, sl := range slots {
+		if sl.done { // the others release theirs in finish
+			answered++
+			sl.resp.release()
+		}
+	}
+	if c.net != nil {
+		_ = c.net.Close()
+	}
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	c.s.inFlight.Add(-answered)
+	c.framing.drop()
+	c.s.admission.leave(c.ip)
+	c.s.mu.Lock()
+	delete(c.s.conns, c)
+	c.s.mu.Unlock()
+}
+
+// expire closes a connection on a loop that has been silent for too long.
+func (c *conn) expire(now time.Time) {
+	silent := now.Sub(time.Unix(0, c.active.Load()))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loop == nil || c.dead || len(c.slots) > 0 {
+		return
+	}
+	switch {
+	case c.middle.Load() && silent > c.s.cfg.ReceiveTimeout:
+		c.s.metrics.refused.WithLabelValues("receive_timeout").Inc()
+	case silent > c.s.cfg.IdleTimeout:
+		c.s.metrics.refused.WithLabelValues("idle").Inc()
+	default:
+		return
+	}
+	c.killLocked()
+}

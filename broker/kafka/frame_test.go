@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// cut feeds data in pieces and returns the frames.
+func cut(t *testing.T, pieces [][]byte, maxBytes int64) ([][]byte, error) {
+	t.Helper()
+	held := newBudget(1 << 30)
+	var fr framing
+	var out [][]byte
+	for _, p := range pieces {
+		for {
+			f, rest, stalled, err := fr.feed(p, func(prefix [4]byte) (*frame, error) {
+				n, err := frameSize(prefix, maxBytes)
+				if err != nil {
+					return nil, err
+				}
+				if err := held.acquire(t.Context(), int64(n)); err != nil {
+					return nil, err
+				}
+				return newFrame(n, held), nil
+			})
+			if err != nil {
+				return out, err
+			}
+			if stalled {
+				t.Fatal("stalled with memory to spare")
+			}
+			p = rest
+			if f == nil {
+				break
+			}
+			out = append(out, bytes.Clone(f.buf))
+			f.release()
+		}
+	}
+	fr.drop()
+	if used := held.used.Load(); used != 0 {
+		t.Errorf("%d bytes of the budget are still held", used)
+	}
+	return out, nil
+}
+
+func TestFramesComeOutWholeHoweverTheyAreSplit(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var stream []byte
+	var want [][]byte
+	for _, size := range []int{8, 9, 100, 4096, 70_000, 3 << 20} {
+		b := make([]byte, size)
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		want = append(want, b)
+		stream = binary.BigEndian.AppendUint32(stream, uint32(size))
+		stream = append(stream, b...)
+	}
+	for _, step := range []int{1, 3, 4, 5, 1000, 65536, len(stream)} {
+		var pieces [][]byte
+		for rest := stream; len(rest) > 0; {
+			n := min(step, len(rest))
+			pieces = append(pieces, rest[:n])
+			rest = rest[n:]
+		}
+		got, err := cut(t, pieces, 4<<20)
+		if err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if len(got) != len(want) {
+			t.Fatalf("step %d: %d frames, want %d", step, len(got), len(want))
+		}
+		for i := range got {
+			if !bytes.Equal(got[i], want[i]) {
+				t.Errorf("step %d: frame %d differs", step, i)
+			}
+		}
+	}
+}
+
+func TestFrameLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		length uint32
+		want   string
+	}{
+		"over the limit": {2000, "max_request_bytes is 1000"},
+		"negative":       {0xffffffff, "no Kafka request"},
+		"too short":      {7, "no Kafka request"},
+		"HTTP":           {binary.BigEndian.Uint32([]byte("GET ")), "max_request_bytes"},
+	} {
+		_, err := cut(t, [][]byte{binary.BigEndian.AppendUint32(nil, c.length)}, 1000)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want a text with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestALengthAloneAllocatesLittle(t *testing.T) {
+	f := newFrame(1<<30, newBudget(1<<30))
+	if cap(f.buf) > firstChunk {
+		t.Errorf("a frame of 1 GiB of which nothing came has %d bytes of memory", cap(f.buf))
+	}
+}
+
+func TestHeader(t *testing.T) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, version := range []int16{0, 8, 9, 12} {
+		req.Version = version
+		b := kmsg.NewRequestFormatter(kmsg.FormatterClientID("me")).AppendRequest(nil, req, 77)[4:]
+		h, body, err := parseHeader(b, flexible)
+		if err != nil {
+			t.Fatalf("version %d: %v", version, err)
+		}
+		if h.key != 3 || h.version != version || h.correlation != 77 || h.clientID != "me" {
+			t.Errorf("version %d: got %+v", version, h)
+		}
+		if want := req.AppendTo(nil); !bytes.Equal(body, want) {
+			t.Errorf("version %d: body %x, want %x", version, body, want)
+		}
+	}
+	if _, _, err := parseHeader([]byte{0, 3, 0, 0, 0, 0, 0, 1, 0, 9, 'x'}, flexible); err == nil {
+		t.Error("a client id longer than the request was taken")
+	}
+}
+
+func FuzzRequest(f *testing.F) {
+	for key, a := range apiTable {
+		for v := a.min; v <= a.max; v++ {
+			req := a.request()
+			req.SetVersion(v)
+			if p, ok := req.(*kmsg.ProduceRequest); ok {
+				t := kmsg.NewProduceRequestTopic()
+				t.Topic = "t"
+				tp := kmsg.NewProduceRequestTopicPartition()
+				tp.Records = make([]byte, 61)
+				t.Partitions = append(t.Partitions, tp)
+				p.Topics = append(p.Topics, t)
+			}
+			f.Add(kmsg.NewRequestFormatter(kmsg.FormatterClientID("fuzz")).AppendRequest(nil, req, int32(key))[4:])
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < minRequest || len(b) > 1<<16 {
+			return
+		}
+		a, c, err := parse(&frame{buf: b, size: len(b)})
+		if err != nil {
+			return
+		}
+		if p, ok := c.req.(*kmsg.ProduceRequest); ok {
+			for _, topic := range p.Topics {
+				for _, part := range topic.Partitions {
+					_, _ = checkBatch(part.Records, 1<<20, p.Version)
+				}
+			}
+		}
+		if a == nil || c == nil {
+			t.Fatal("no error and no request")
+		}
+	})
+}

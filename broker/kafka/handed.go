@@ -1,0 +1,177 @@
+package kafka
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// readBuffer is what a handed-over connection reads small requests through; larger ones go straight to their frame.
+const readBuffer = 4 << 10
+
+// run serves a handed-over connection until it ends. Its requests are read one after another; several produce requests
+// may be in flight, and any other waits until all before it are answered.
+func (c *conn) run(first *frame, carry []byte) {
+	defer c.s.metrics.connections.WithLabelValues("goroutine").Dec()
+	defer c.gone()
+	var in io.Reader = c.net
+	if len(carry) > 0 {
+		in = io.MultiReader(bytes.NewReader(carry), c.net)
+	}
+	r := bufio.NewReaderSize(in, readBuffer)
+	for f := first; ; f = nil {
+		if f == nil {
+			var err error
+			if f, err = c.readFrame(r); err != nil {
+				c.logEnd(err)
+				c.await(func() bool { return len(c.slots) > 0 || c.writing }) // a client may have shut its own side only
+				return
+			}
+		}
+		if err := c.serve(f); err != nil {
+			c.logEnd(err)
+			return
+		}
+	}
+}
+
+// logEnd tells why a connection ends, unless it simply ended.
+func (c *conn) logEnd(err error) {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, errDead), c.s.ctx.Err() != nil, isReset(err):
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.s.metrics.refused.WithLabelValues("timeout").Inc()
+	default:
+		c.s.metrics.refused.WithLabelValues("bad_request").Inc()
+		c.s.log.Warn("closing a connection", zap.String("client", c.remote), zap.Error(err))
+	}
+}
+
+// readFrame reads the next request. Between requests the idle timeout holds, within one the receive timeout.
+func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
+	fr := &c.framing
+	wait := func(d time.Duration) { _ = c.net.SetReadDeadline(time.Now().Add(d)) } // an error shows in the read
+	wait(c.s.cfg.IdleTimeout)
+	for fr.lengthN < len(fr.length) {
+		n, err := r.Read(fr.length[fr.lengthN:])
+		if err != nil {
+			return nil, err
+		}
+		fr.lengthN += n
+	}
+	if fr.current == nil {
+		f, err := c.begin(fr.length, true)
+		if err != nil {
+			return nil, err
+		}
+		fr.current = f
+	}
+	f := fr.current
+	for !f.whole() {
+		wait(c.s.cfg.ReceiveTimeout)
+		n, err := r.Read(f.space())
+		if err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		f.advance(n)
+	}
+	fr.current, fr.lengthN = nil, 0
+	c.s.metrics.received.Add(float64(f.size + len(fr.length)))
+	return f, nil
+}
+
+var errDead = errors.New("connection closed")
+
+// await blocks while the connection lives and the condition holds, which is called with mu held.
+func (c *conn) await(while func() bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.dead && while() {
+		c.changed.Wait()
+	}
+	if c.dead {
+		return errDead
+	}
+	return nil
+}
+
+// serve serves one request and takes over its frame.
+func (c *conn) serve(f *frame) error {
+	if c.s.draining.Load() {
+		f.release()
+		return errDead
+	}
+	a, call, err := parse(f)
+	if err != nil {
+		f.release()
+		return err
+	}
+	call.ctx, call.mayBlock = c.s.ctx, true
+	if a.kind == produce {
+		if err := c.await(func() bool { return c.full(f.size) }); err != nil {
+			f.release()
+			return err
+		}
+		a.enqueue(c.s, call, c.push(a, f).finish)
+		return nil
+	}
+	if err := c.await(func() bool { return len(c.slots) > 0 || c.writing }); err != nil {
+		f.release()
+		return err
+	}
+	begun := time.Now()
+	c.s.perAPI[a.key].requests.Inc()
+	c.s.inFlight.Add(1)
+	defer c.s.inFlight.Add(-1)
+	resp, err := a.serve(c.s, call)
+	f.release()
+	c.s.perAPI[a.key].duration.Observe(time.Since(begun).Seconds())
+	if err != nil {
+		return err
+	}
+	defer resp.release()
+	return c.write(resp.pieces)
+}
+
+// writeReady writes answers while there are any in order, then ends. There is at most one at a time.
+func (c *conn) writeReady() {
+	for {
+		c.mu.Lock()
+		var pieces []piece
+		for _, b := range c.unsent {
+			pieces = append(pieces, piece{bytes: b})
+		}
+		c.unsent = nil
+		resps := c.take()
+		if (len(pieces) == 0 && len(resps) == 0) || c.dead {
+			c.writing = false
+			c.changed.Broadcast()
+			c.mu.Unlock()
+			for _, r := range resps {
+				r.release()
+			}
+			return
+		}
+		c.mu.Unlock()
+		for _, r := range resps {
+			pieces = append(pieces, r.pieces...)
+		}
+		err := c.write(pieces)
+		for _, r := range resps {
+			r.release()
+		}
+		if err != nil {
+			c.logEnd(err)
+			c.kill()
+		}
+	}
+}

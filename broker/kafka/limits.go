@@ -1,0 +1,71 @@
+package kafka
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// budget bounds the bytes of all requests in memory. Who finds it empty waits in turn.
+type budget struct {
+	sem  *semaphore.Weighted
+	used atomic.Int64
+}
+
+func newBudget(bytes int64) *budget { return &budget{sem: semaphore.NewWeighted(bytes)} }
+
+func (b *budget) try(n int64) bool {
+	if !b.sem.TryAcquire(n) {
+		return false
+	}
+	b.used.Add(n)
+	return true
+}
+
+func (b *budget) acquire(ctx context.Context, n int64) error {
+	if err := b.sem.Acquire(ctx, n); err != nil {
+		return err
+	}
+	b.used.Add(n)
+	return nil
+}
+
+func (b *budget) release(n int64) {
+	b.used.Add(-n)
+	b.sem.Release(n)
+}
+
+// admission counts connections, in all and by address.
+type admission struct {
+	max, perIP int
+
+	mu   sync.Mutex // guards all and byIP
+	all  int
+	byIP map[string]int
+}
+
+// enter admits a connection or tells which limit is against it.
+func (a *admission) enter(ip string) (reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.all >= a.max:
+		return "max_connections"
+	case a.byIP[ip] >= a.perIP:
+		return "max_connections_per_ip"
+	}
+	a.all++
+	a.byIP[ip]++
+	return ""
+}
+
+func (a *admission) leave(ip string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all--
+	if a.byIP[ip]--; a.byIP[ip] <= 0 {
+		delete(a.byIP, ip)
+	}
+}

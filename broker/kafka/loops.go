@@ -1,0 +1,293 @@
+package kafka
+
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// loops are the event loops' callbacks. All but OnBoot run on the loop of their connection.
+type loops struct {
+	gnet.BuiltinEventEngine
+	s      *Server
+	booted chan<- error
+}
+
+func (l *loops) OnBoot(eng gnet.Engine) gnet.Action {
+	l.s.engine = eng
+	fd, err := eng.Dup()
+	if err == nil {
+		var addr string
+		if addr, err = boundAddress(fd); err == nil {
+			l.s.addr.Store(&addr)
+		}
+	}
+	l.booted <- err
+	if err != nil {
+		return gnet.Shutdown
+	}
+	return gnet.None
+}
+
+func (l *loops) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
+	remote := gc.RemoteAddr()
+	ip := remote.String()
+	if a, ok := remote.(*net.TCPAddr); ok {
+		ip = a.IP.String()
+	}
+	if reason := l.s.admission.enter(ip); reason != "" {
+		l.s.metrics.refused.WithLabelValues(reason).Inc()
+		l.s.logRefused(reason, ip)
+		return nil, gnet.Close
+	}
+	gc.SetContext(newConn(l.s, gc, ip, remote.String()))
+	l.s.metrics.connections.WithLabelValues("loop").Inc()
+	return nil, gnet.None
+}
+
+// logRefused logs at most one refused connection in ten seconds: a flood of them must not become a flood of lines.
+func (s *Server) logRefused(reason, ip string) {
+	now := time.Now().UnixNano()
+	last := s.quiet.Load()
+	if now-last > int64(10*time.Second) && s.quiet.CompareAndSwap(last, now) {
+		s.log.Warn("connection refused: limit reached", zap.String("limit", reason), zap.String("address", ip))
+	}
+}
+
+func (l *loops) OnClose(gc gnet.Conn, _ error) gnet.Action {
+	c, ok := gc.Context().(*conn)
+	if !ok { // refused, or handed over
+		return gnet.None
+	}
+	l.s.metrics.connections.WithLabelValues("loop").Dec()
+	c.gone()
+	return gnet.None
+}
+
+// OnTraffic runs when bytes have come, and when answers are ready. It takes every byte each time, so gnet never
+// buffers input; and it writes to the socket itself, so gnet never buffers output, which could not be taken along in a
+// hand-over and would grow without bound under a client that does not read.
+func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
+	c, ok := gc.Context().(*conn)
+	if !ok {
+		return gnet.Close
+	}
+	c.mu.Lock()
+	c.flushes, c.woken = true, false
+	c.mu.Unlock()
+
+	data, _ := gc.Next(-1) // aliases the loop's buffer
+	if len(data) > 0 {
+		c.active.Store(time.Now().UnixNano())
+		l.s.metrics.received.Add(float64(len(data)))
+	}
+	direct := true // one direct read in each callback, so that one connection does not keep the loop
+	for {
+		f, rest, stalled, err := c.framing.feed(data, func(prefix [4]byte) (*frame, error) { return c.begin(prefix, false) })
+		data = rest
+		if err != nil {
+			return c.refuse(err)
+		}
+		if stalled {
+			return c.handOver(gc, nil, data, "memory")
+		}
+		if f == nil && direct && c.framing.current != nil {
+			direct = false
+			if f = c.readDirect(gc.Fd()); f == nil {
+				break
+			}
+		}
+		if f == nil {
+			break
+		}
+		why, err := c.serveOnLoop(f)
+		if err != nil {
+			return c.refuse(err)
+		}
+		if why != "" {
+			return c.handOver(gc, f, data, why)
+		}
+	}
+	c.middle.Store(c.framing.lengthN > 0)
+	if err := c.flush(gc.Fd()); err != nil {
+		if errors.Is(err, errBackPressure) {
+			return c.handOver(gc, nil, nil, "slow reader")
+		}
+		return gnet.Close
+	}
+	return gnet.None
+}
+
+// readDirect reads what is left of a large request from the socket into its own memory, past the loop's buffer. An end
+// or an error is left for the loop to find.
+func (c *conn) readDirect(fd int) *frame {
+	f := c.framing.current
+	for !f.whole() {
+		n, err := unix.Read(fd, f.space())
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return nil
+		}
+		f.advance(n)
+		c.s.metrics.received.Add(float64(n))
+	}
+	c.framing.current, c.framing.lengthN = nil, 0
+	return f
+}
+
+// serveOnLoop serves a request without waiting. It returns why that is not possible, and then f still belongs to the
+// caller, or "".
+func (c *conn) serveOnLoop(f *frame) (why string, err error) {
+	if c.s.draining.Load() {
+		f.release()
+		return "", nil
+	}
+	a, call, err := parse(f)
+	if err != nil {
+		f.release()
+		return "", err
+	}
+	c.mu.Lock()
+	full := c.full(f.size)
+	c.mu.Unlock()
+	switch {
+	case a.kind == waiting:
+		return a.name, nil
+	case full:
+		return "in flight", nil
+	}
+	call.ctx = c.s.ctx
+	if a.kind == produce {
+		a.enqueue(c.s, call, c.push(a, f).finish)
+		return "", nil
+	}
+	resp, err := a.serve(c.s, call)
+	switch {
+	case errors.Is(err, errWouldBlock):
+		return a.name, nil
+	case err != nil:
+		f.release()
+		return "", err
+	}
+	c.push(a, f).finish(resp, nil)
+	return "", nil
+}
+
+// refuse closes a connection whose bytes make no sense or break a limit.
+func (c *conn) refuse(err error) gnet.Action {
+	c.s.metrics.refused.WithLabelValues("bad_request").Inc()
+	c.s.log.Warn("closing a connection", zap.String("client", c.remote), zap.Error(err))
+	return gnet.Close
+}
+
+// errBackPressure: the socket takes no more now.
+var errBackPressure = errors.New("socket buffer is full")
+
+// flush writes the answers that are ready. What the socket does not take is left in unsent.
+func (c *conn) flush(fd int) error {
+	for {
+		c.mu.Lock()
+		resps := c.take()
+		if len(resps) == 0 {
+			c.flushes = false
+			c.mu.Unlock()
+			return nil
+		}
+		c.mu.Unlock()
+		var bufs [][]byte
+		for _, r := range resps {
+			for _, p := range r.pieces { // no file pieces: a Fetch is never served on a loop
+				bufs = append(bufs, p.bytes)
+			}
+		}
+		for len(bufs) > 0 {
+			n, err := unix.Writev(fd, bufs)
+			switch {
+			case err == unix.EINTR:
+				continue
+			case err == unix.EAGAIN:
+				c.mu.Lock()
+				c.unsent = bufs
+				c.mu.Unlock()
+				return errBackPressure
+			case err != nil:
+				return os.NewSyscallError("writev", err)
+			}
+			c.s.metrics.sent.Add(float64(n))
+			bufs = skip(bufs, n)
+		}
+	}
+}
+
+// skip drops the first n bytes.
+func skip(bufs [][]byte, n int) [][]byte {
+	for len(bufs) > 0 && n >= len(bufs[0]) {
+		n -= len(bufs[0])
+		bufs = bufs[1:]
+	}
+	if n > 0 {
+		bufs[0] = bufs[0][n:]
+	}
+	return bufs
+}
+
+// handOver takes the connection off its loop: the descriptor is duplicated and the loop closes its own. f is a request
+// to begin with (or nil), rest the bytes that were read after it. Answers still to come find the connection where it is
+// then.
+func (c *conn) handOver(gc gnet.Conn, f *frame, rest []byte, why string) gnet.Action {
+	fail := func(err error) gnet.Action {
+		c.s.log.Warn("a connection could not be handed over and is closed", zap.String("client", c.remote), zap.Error(err))
+		if f != nil {
+			f.release()
+		}
+		return gnet.Close
+	}
+	c.mu.Lock()
+	doomed := c.doomed
+	c.mu.Unlock()
+	if doomed {
+		return fail(errDead)
+	}
+	if gc.OutboundBuffered() != 0 {
+		return fail(errors.New("the event loop holds unsent bytes"))
+	}
+	fd, err := gc.Dup()
+	if err != nil {
+		return fail(err)
+	}
+	file := os.NewFile(uintptr(fd), "handed-over")
+	nc, err := net.FileConn(file) // duplicates once more; the loop does no more I/O on this socket
+	_ = file.Close()
+	if err != nil {
+		return fail(err)
+	}
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		_ = nc.Close()
+		return fail(errors.New("not a TCP connection"))
+	}
+	if ce := c.s.log.Check(zap.DebugLevel, "connection handed over"); ce != nil {
+		ce.Write(zap.String("client", c.remote), fieldReason(why))
+	}
+	carry := append([]byte(nil), rest...)
+	gc.SetContext(nil) // OnClose has nothing to clean up
+	c.s.metrics.connections.WithLabelValues("loop").Dec()
+	c.s.metrics.connections.WithLabelValues("goroutine").Inc()
+	c.s.wg.Add(1) // the engine's own count keeps the group from being waited out here
+	c.mu.Lock()
+	c.loop, c.net, c.flushes, c.woken = nil, tcp, false, false
+	c.kick()
+	c.mu.Unlock()
+	go func() {
+		defer c.s.wg.Done()
+		c.run(f, carry)
+	}()
+	return gnet.Close
+}

@@ -1,0 +1,66 @@
+package kafka
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of the protocol server.
+type metrics struct {
+	requests    *prometheus.CounterVec
+	errors      *prometheus.CounterVec
+	duration    *prometheus.HistogramVec
+	received    prometheus.Counter
+	sent        prometheus.Counter
+	records     prometheus.Counter
+	connections *prometheus.GaugeVec
+	refused     *prometheus.CounterVec
+	memory      prometheus.GaugeFunc
+}
+
+func newMetrics(reg prometheus.Registerer, memory func() float64) *metrics {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sidestream_broker_requests_total", Help: "Kafka requests by API."}, []string{"api"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sidestream_broker_errors_total", Help: "Errors answered, by Kafka error code."}, []string{"code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sidestream_broker_request_duration_seconds", Help: "Time from the whole request to its answer; of Fetch it includes the wait for data.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}, []string{"api"}),
+		received: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sidestream_broker_received_bytes_total", Help: "Bytes of request frames received."}),
+		sent: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sidestream_broker_sent_bytes_total", Help: "Bytes of answers sent."}),
+		records: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sidestream_broker_produced_records_total", Help: "Records that producers sent in valid batches."}),
+		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sidestream_broker_connections", Help: "Open connections by who serves them."}, []string{"served_by"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sidestream_broker_connections_refused_total", Help: "Connections closed by the server, by reason."}, []string{"reason"}),
+		memory: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "sidestream_broker_request_memory_bytes", Help: "Bytes that requests in memory hold."}, memory),
+	}
+	if reg != nil {
+		reg.MustRegister(m.requests, m.errors, m.duration, m.received, m.sent, m.records, m.connections, m.refused, m.memory)
+	}
+	return m
+}
+
+func (m *metrics) failed(code int16) {
+	m.errors.WithLabelValues(strconv.Itoa(int(code))).Inc()
+}
+
+// apiMetrics are one API's series, looked up once.
+type apiMetrics struct {
+	requests prometheus.Counter
+	duration prometheus.Observer
+}
+
+func (m *metrics) forAPIs() map[int16]apiMetrics {
+	out := map[int16]apiMetrics{}
+	for key, a := range apiTable {
+		out[key] = apiMetrics{m.requests.WithLabelValues(a.name), m.duration.WithLabelValues(a.name)}
+	}
+	return out
+}

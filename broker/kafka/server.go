@@ -1,0 +1,217 @@
+// Package kafka serves the Kafka wire protocol for a broker. SKIPPED.md lists what it knowingly does not do.
+//
+// Connections begin on an event loop, which decodes small requests and answers what needs no waiting. A connection
+// that needs more (a Fetch, anything that waits, more in flight than is allowed, a client that does not read) is handed
+// over to a goroutine of its own and stays there: from then on the loop has nothing to do with it, back-pressure is
+// plain blocking, and records go out by sendfile. Both ways of serving share one dispatch, one order of answers and one
+// memory budget.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// Server serves one listener.
+type Server struct {
+	cfg       Config
+	backend   Backend
+	log       *zap.Logger
+	metrics   *metrics
+	perAPI    map[int16]apiMetrics
+	memory    *budget
+	admission *admission
+
+	ctx       context.Context // over when the server stops
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup // the engine, the sweeper, the goroutines of handed-over connections
+	engine    gnet.Engine
+	addr      atomic.Pointer[string] // set when bound
+	draining  atomic.Bool
+	loopsGone chan struct{}
+	inFlight  atomic.Int64 // requests begun and not yet answered
+	quiet     atomic.Int64 // when the last refused connection was logged, Unix nanoseconds
+
+	mu    sync.Mutex // guards conns
+	conns map[*conn]struct{}
+}
+
+// New makes a server; Serve starts it. log is not nil; reg may be.
+func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer) *Server {
+	s := &Server{
+		cfg: cfg, backend: backend, log: log,
+		memory:    newBudget(cfg.MaxRequestMemory),
+		admission: &admission{max: cfg.MaxConnections, perIP: cfg.MaxConnectionsPerIP, byIP: map[string]int{}},
+		conns:     map[*conn]struct{}{},
+		loopsGone: make(chan struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.metrics = newMetrics(reg, func() float64 { return float64(s.memory.used.Load()) })
+	s.perAPI = s.metrics.forAPIs()
+	return s
+}
+
+// Serve binds the listener and returns; serving goes on in the background until Close.
+func (s *Server) Serve() error {
+	booted := make(chan error, 1)
+	stopped := make(chan error, 1)
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		defer close(s.loopsGone)
+		stopped <- gnet.Run(&loops{s: s, booted: booted}, "tcp://"+s.cfg.Listen,
+			gnet.WithNumEventLoop(s.cfg.Loops),
+			gnet.WithReuseAddr(true),
+			gnet.WithTCPNoDelay(gnet.TCPNoDelay),
+			gnet.WithTCPKeepAlive(time.Minute),
+			gnet.WithLogger(s.log.Named("gnet").WithOptions(zap.IncreaseLevel(zap.WarnLevel)).Sugar()))
+	}()
+	select {
+	case err := <-booted:
+		if err != nil {
+			return err
+		}
+	case err := <-stopped:
+		if err == nil {
+			err = errors.New("the event loops ended at once")
+		}
+		return fmt.Errorf("listen: cannot serve on %q: %w: choose a free address", s.cfg.Listen, err)
+	}
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		s.sweep()
+	}()
+	return nil
+}
+
+// Addr is the bound address, host:port; empty before Serve.
+func (s *Server) Addr() string {
+	if a := s.addr.Load(); a != nil {
+		return *a
+	}
+	return ""
+}
+
+// drainTime is how long Close waits for answers that are on their way.
+const drainTime = 2 * time.Second
+
+// Close answers what is on its way (for a bounded time, shorter if ctx is over first), closes every connection and
+// waits until all goroutines have ended. New requests are no longer taken from its beginning.
+func (s *Server) Close(ctx context.Context) {
+	s.draining.Store(true)
+	s.cancel() // ends long polls, which then answer with what there is
+	s.drain(ctx)
+	if s.engine.Validate() == nil {
+		// Stop looks only twice a second whether the loops have ended, so it is not waited for: the loops are.
+		now, cancel := context.WithCancel(ctx)
+		cancel()
+		_ = s.engine.Stop(now)
+		<-s.loopsGone
+	}
+	for _, c := range s.connections() { // the loops are gone: these are the handed-over ones
+		c.kill()
+	}
+	s.wg.Wait()
+}
+
+func (s *Server) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for s.inFlight.Load() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Server) connections() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		out = append(out, c)
+	}
+	return out
+}
+
+// sweep closes connections on the loops that are idle or stuck in the middle of a request. Handed-over ones have
+// deadlines instead.
+func (s *Server) sweep() {
+	tick := time.NewTicker(min(s.cfg.IdleTimeout, s.cfg.ReceiveTimeout) / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			now := time.Now()
+			for _, c := range s.connections() {
+				c.expire(now)
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// clusterContext bounds a request to the cluster by what the client will wait for, and by our own limit.
+func (s *Server) clusterContext(ctx context.Context, timeoutMillis int32) (context.Context, context.CancelFunc) {
+	d := s.cfg.RequestTimeout
+	if asked := time.Duration(timeoutMillis) * time.Millisecond; asked > 0 {
+		d = min(d, asked)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// clusterCode is codeOf for errors of requests to the cluster, in which an ended context means "not in time".
+func (s *Server) clusterCode(err error) int16 {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return codeRequestTimedOut
+	}
+	return codeOf(err)
+}
+
+// refuse fills in an error code and its text.
+func (s *Server) refuse(code *int16, message **string, err error) {
+	*code, *message = codeOf(err), text(err)
+	s.metrics.failed(*code)
+}
+
+func (s *Server) refuseCluster(code *int16, message **string, err error) {
+	*code, *message = s.clusterCode(err), text(err)
+	s.metrics.failed(*code)
+}
+
+func (s *Server) field(c *call) zap.Field { return zap.String("client_id", c.header.clientID) }
+
+func fieldReason(reason string) zap.Field { return zap.String("reason", reason) }
+
+// boundAddress reads the address that a listening socket is bound to. It closes fd.
+func boundAddress(fd int) (string, error) {
+	defer unix.Close(fd)
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return "", fmt.Errorf("getsockname: %w", err)
+	}
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return (&net.TCPAddr{IP: a.Addr[:], Port: a.Port}).String(), nil
+	case *unix.SockaddrInet6:
+		return (&net.TCPAddr{IP: a.Addr[:], Port: a.Port}).String(), nil
+	default:
+		return "", fmt.Errorf("listener has an address of type %T", sa)
+	}
+}

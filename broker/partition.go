@@ -1,0 +1,387 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"sidestream/broker/commitlog"
+	"sidestream/broker/kafka"
+	"sidestream/broker/record"
+)
+
+// partition serves one log: a queue of appends that a writer empties group by group, and a flusher that makes what was
+// written durable, one fdatasync for everything that came while the last one ran. Both run only while there is work.
+type partition struct {
+	topic string
+	id    UUID
+	index int32
+	log   *commitlog.Log
+	zlog  *zap.Logger
+	m     *metrics
+
+	epoch    atomic.Int32
+	hw       atomic.Int64 // high watermark: consumers read below it
+	maxBatch atomic.Int64
+
+	workers sync.WaitGroup // writer and flusher
+
+	mu        sync.Mutex // guards everything below
+	led       bool
+	policy    commitlog.FlushPolicy
+	queue     []kafka.Append
+	writing   bool
+	flushing  bool
+	wantFlush bool
+	unflushed int64       // records written since the last flush began
+	timer     *time.Timer // runs a flush when policy.Interval is over
+	waiting   []durable   // in the order of their offsets
+	watchers  map[chan<- struct{}]int
+}
+
+// durable is an append that is answered when everything below end is on the disk.
+type durable struct {
+	end  int64
+	base int64
+	done func(kafka.Appended)
+}
+
+func newPartition(topic string, id UUID, index int32, log *commitlog.Log, zlog *zap.Logger, m *metrics) *partition {
+	p := &partition{topic: topic, id: id, index: index, log: log, m: m,
+		zlog:     zlog.With(zap.String("topic", topic), zap.Int32("partition", index)),
+		policy:   commitlog.FlushPolicy{Messages: 1},
+		watchers: map[chan<- struct{}]int{}}
+	p.hw.Store(log.FlushedOffset())
+	p.maxBatch.Store(int64(commitlog.DefaultConfig().MaxBatchBytes))
+	return p
+}
+
+// lead begins to serve, or goes on with another epoch or configs.
+func (p *partition) lead(epoch int32, cfg commitlog.Config, policy commitlog.FlushPolicy) {
+	p.maxBatch.Store(int64(cfg.MaxBatchBytes))
+	p.epoch.Store(epoch)
+	p.mu.Lock()
+	p.policy = policy
+	p.led = true
+	p.mu.Unlock()
+	p.raise(p.visible(policy))
+}
+
+// visible is how far consumers may read under a flush policy: what this replica "has". With the default that is what
+// is on the disk, so that no consumer sees a record which a power cut takes back.
+func (p *partition) visible(policy commitlog.FlushPolicy) int64 {
+	if policy.EveryAppend() {
+		return p.log.FlushedOffset()
+	}
+	return p.log.EndOffset()
+}
+
+// resign stops serving and waits until what was queued is answered.
+func (p *partition) resign() {
+	p.mu.Lock()
+	p.led = false
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	p.wake()
+	p.mu.Unlock()
+	p.workers.Wait()
+}
+
+// Append queues a batch; see kafka.Partition.
+func (p *partition) Append(a kafka.Append) {
+	p.mu.Lock()
+	if !p.led {
+		p.mu.Unlock()
+		a.Done(kafka.Appended{Base: -1, Start: -1, Err: kafka.ErrNotLeader})
+		return
+	}
+	p.queue = append(p.queue, a)
+	if !p.writing {
+		p.writing = true
+		p.workers.Add(1)
+		go p.write()
+	}
+	p.mu.Unlock()
+}
+
+// write takes all queued appends, again and again until there are none.
+func (p *partition) write() {
+	defer p.workers.Done()
+	for {
+		p.mu.Lock()
+		group, led, policy, epoch := p.queue, p.led, p.policy, p.epoch.Load()
+		p.queue = nil
+		if len(group) == 0 {
+			p.writing = false
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		if !led {
+			for _, a := range group {
+				a.Done(kafka.Appended{Base: -1, Start: -1, Err: kafka.ErrNotLeader})
+			}
+			continue
+		}
+		for len(group) > 0 {
+			group = group[p.writeGroup(group, policy, epoch):]
+		}
+	}
+}
+
+// writeGroup writes the longest run of appends that can go in one write, and returns how many those were.
+func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolicy, epoch int32) int {
+	logEnd := p.log.EndOffset() // nobody else appends
+	g := stage(group, p.log.Producers().Stage())
+	if len(g.fresh) > 0 {
+		begun := time.Now()
+		base, _, err := p.log.Append(g.batches, epoch, begun)
+		p.m.write.Observe(time.Since(begun).Seconds())
+		if errors.Is(err, commitlog.ErrTooLarge) && len(g.fresh) > 1 {
+			g = stage(group[:1], p.log.Producers().Stage()) // no segment holds them together: one by one
+			if len(g.fresh) > 0 {
+				base, _, err = p.log.Append(g.batches, epoch, begun)
+			}
+		}
+		if err != nil {
+			p.zlog.Warn("append failed", zap.Error(err))
+		}
+		g.settle(base, logEnd, err)
+	}
+	p.answer(g, policy)
+	return g.taken
+}
+
+// answer answers a group, or lets it wait for the disk.
+func (p *partition) answer(g staged, policy commitlog.FlushPolicy) {
+	start := p.log.StartOffset()
+	var records int64
+	for _, i := range g.fresh {
+		if g.outcomes[i].err == nil {
+			records += int64(g.group[i].Header.Count)
+		}
+	}
+	if !policy.EveryAppend() {
+		p.raise(p.log.EndOffset())
+	}
+	var now []int
+	p.mu.Lock()
+	flushed := p.log.FlushedOffset()
+	for i, o := range g.outcomes {
+		a := g.group[i]
+		// The answer to a duplicate waits as long as the original's.
+		if o.err == nil && a.Acks == -1 && policy.EveryAppend() && o.end > flushed {
+			p.waiting = append(p.waiting, durable{end: o.end, base: o.base, done: a.Done})
+			continue
+		}
+		now = append(now, i)
+	}
+	p.unflushed += records
+	if records > 0 || len(p.waiting) > 0 {
+		p.scheduleFlush(policy)
+	}
+	p.mu.Unlock()
+	for _, i := range now {
+		o := g.outcomes[i]
+		g.group[i].Done(kafka.Appended{Base: o.base, Start: start, Err: o.err})
+	}
+}
+
+// scheduleFlush has the flusher run as the policy asks. Every append counts, of whatever acks: with the default policy
+// consumers see nothing that is not on the disk. mu is held.
+func (p *partition) scheduleFlush(policy commitlog.FlushPolicy) {
+	switch {
+	case policy.EveryAppend() || p.unflushed >= policy.Messages:
+		p.startFlush()
+	case policy.Interval > 0 && p.timer == nil && p.led:
+		p.timer = time.AfterFunc(policy.Interval, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.timer != nil { // else resigned meanwhile
+				p.timer = nil
+				p.startFlush()
+			}
+		})
+	}
+}
+
+// startFlush is called with mu held.
+func (p *partition) startFlush() {
+	p.wantFlush = true
+	if !p.flushing {
+		p.flushing = true
+		p.workers.Add(1)
+		go p.flush()
+	}
+}
+
+// flush makes durable what was written, again and again until nothing more was asked for.
+func (p *partition) flush() {
+	defer p.workers.Done()
+	for {
+		p.mu.Lock()
+		if !p.wantFlush {
+			p.flushing = false
+			p.mu.Unlock()
+			return
+		}
+		p.wantFlush = false
+		p.unflushed = 0
+		p.mu.Unlock()
+
+		begun := time.Now()
+		upTo, err := p.log.Flush()
+		p.m.flush.Observe(time.Since(begun).Seconds())
+		if err != nil {
+			// A failed fsync is never repeated as if it could still work: the log is offline for writes now.
+			p.zlog.Error("flush failed, the log takes no more writes until it is opened again", zap.Error(err))
+			err = fmt.Errorf("%w: %w", kafka.ErrStorage, err)
+		} else {
+			p.raise(upTo)
+		}
+		p.answerDurable(upTo, err)
+	}
+}
+
+// answerDurable answers what waited for the disk: all of it when the flush failed.
+func (p *partition) answerDurable(upTo int64, err error) {
+	start := p.log.StartOffset()
+	p.mu.Lock()
+	var ready []durable
+	if err != nil {
+		ready, p.waiting = p.waiting, nil
+	} else {
+		var rest []durable
+		for _, w := range p.waiting {
+			if w.end <= upTo {
+				ready = append(ready, w)
+			} else {
+				rest = append(rest, w)
+			}
+		}
+		p.waiting = rest
+	}
+	p.mu.Unlock()
+	for _, w := range ready {
+		a := kafka.Appended{Base: w.base, Start: start, Err: err}
+		if err != nil {
+			a.Base = -1
+		}
+		w.done(a)
+	}
+}
+
+// raise moves the high watermark up, never down, and wakes who waits for it.
+func (p *partition) raise(to int64) {
+	for {
+		now := p.hw.Load()
+		if to <= now {
+			return
+		}
+		if p.hw.CompareAndSwap(now, to) {
+			break
+		}
+	}
+	p.mu.Lock()
+	p.wake()
+	p.mu.Unlock()
+}
+
+// wake is called with mu held.
+func (p *partition) wake() {
+	for w := range p.watchers {
+		select {
+		case w <- struct{}{}:
+		default: // it has been woken and did not look yet
+		}
+	}
+}
+
+// Watch has wake filled whenever the high watermark moves or the partition is resigned.
+func (p *partition) Watch(wake chan<- struct{}) {
+	p.mu.Lock()
+	p.watchers[wake]++
+	p.mu.Unlock()
+}
+
+// Unwatch ends one Watch.
+func (p *partition) Unwatch(wake chan<- struct{}) {
+	p.mu.Lock()
+	if p.watchers[wake]--; p.watchers[wake] <= 0 {
+		delete(p.watchers, wake)
+	}
+	p.mu.Unlock()
+}
+
+// Epoch is the leader epoch.
+func (p *partition) Epoch() int32 { return p.epoch.Load() }
+
+// MaxBatchBytes is the topic's max.message.bytes.
+func (p *partition) MaxBatchBytes() int { return int(p.maxBatch.Load()) }
+
+// Offsets are read one after another; each is true at its moment and none moves down.
+func (p *partition) Offsets() kafka.Offsets {
+	return kafka.Offsets{Start: p.log.StartOffset(), HighWatermark: p.hw.Load(), End: p.log.EndOffset()}
+}
+
+func (p *partition) isLed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.led
+}
+
+// Err is kafka.ErrNotLeader once the partition is no longer led.
+func (p *partition) Err() error {
+	if !p.isLed() {
+		return kafka.ErrNotLeader
+	}
+	return nil
+}
+
+// Read reads below the high watermark.
+func (p *partition) Read(offset int64, maxBytes int) (commitlog.Slice, error) {
+	if err := p.Err(); err != nil {
+		return commitlog.Slice{}, err
+	}
+	return p.log.Read(offset, maxBytes, p.hw.Load())
+}
+
+// OffsetByTime finds the first record of that time or later.
+func (p *partition) OffsetByTime(ts int64) (offset, timestamp int64, epoch int32, err error) {
+	return p.log.OffsetByTime(ts)
+}
+
+// MaxTimestamp finds the record with the highest timestamp.
+func (p *partition) MaxTimestamp() (offset, timestamp int64, epoch int32, err error) {
+	return p.log.MaxTimestamp()
+}
+
+// EpochAt reads the leader epoch from the batch that the offset lies in; at the end it is the partition's own.
+func (p *partition) EpochAt(offset int64) int32 {
+	if offset >= p.log.EndOffset() {
+		return p.epoch.Load()
+	}
+	s, err := p.log.Read(offset, 1, p.log.EndOffset())
+	if err != nil {
+		return -1
+	}
+	defer s.Release()
+	if s.Size < record.HeaderSize {
+		return -1
+	}
+	b := make([]byte, record.HeaderSize)
+	if _, err := s.File.ReadAt(b, s.Pos); err != nil {
+		return -1
+	}
+	h, err := record.ParseHeader(b)
+	if err != nil {
+		return -1
+	}
+	return h.LeaderEpoch
+}

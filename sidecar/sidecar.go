@@ -44,6 +44,7 @@ type Sidecar struct {
 	http         *api.Server
 	brokers      brokerCheck
 	begun        time.Time
+	left         bool // the groups are left; only Run's goroutine looks
 
 	// mu guards addr.
 	mu   sync.Mutex
@@ -250,6 +251,7 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 }
 
 func (s *Sidecar) closeConsumer() {
+	s.left = true
 	s.timed("groups", s.consumer.Close)
 }
 
@@ -264,6 +266,11 @@ func (s *Sidecar) timed(what string, step func(context.Context) error) {
 
 // close closes what was opened and holds nothing that has to be written.
 func (s *Sidecar) close() {
+	if s.consumer != nil && !s.left {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.consumer.Close(ended) // it never began
+	}
 	if s.publisher != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -96,7 +96,7 @@ func (s *Server) pull(c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithTimeout(s.ctx, r.Wait+callTime)
 	defer cancel()
 	sock, _ := c.Conn().(*conn)
 	if sock != nil {

@@ -20,13 +20,11 @@ type guard struct {
 
 // newGuard allows the loopback names, the host listened on, and those given.
 func newGuard(listen string, more []string) guard {
-	hosts := []string{"localhost", "127.0.0.1", "::1"}
-	if host, _, err := net.SplitHostPort(listen); err == nil && host != "" {
-		hosts = append(hosts, host)
-	}
-	for _, h := range append(hosts, more...) {
+	hosts := []string{"localhost", "127.0.0.1", "::1", bareHost(listen)}
+	for _, h := range more {
 		hosts = append(hosts, bareHost(h))
 	}
+	hosts = slices.DeleteFunc(hosts, func(h string) bool { return h == "" })
 	slices.Sort(hosts)
 	return guard{hosts: slices.Compact(hosts)}
 }

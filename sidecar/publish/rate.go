@@ -43,11 +43,11 @@ func newLimiter(rate int) *limiter {
 
 // wait is how long the last of the next n slots is away; mu is held. For n > 1
 // it may be too long by the slack.
-func (l *limiter) wait(n int, now time.Time) time.Duration {
+func (l *limiter) wait(n int) time.Duration {
 	if l.hand.IsZero() {
 		l.hand = l.slots.Take()
 	}
-	return max(0, l.hand.Sub(now)+time.Duration(n-1)*l.per)
+	return max(0, time.Until(l.hand)+time.Duration(n-1)*l.per)
 }
 
 // take gives n slots out; mu is held and wait was called.
@@ -114,7 +114,6 @@ func (l *limits) reserve(ctx context.Context, topic string, byTopic *limiter, n 
 	if deadline, ok := ctx.Deadline(); ok {
 		longest = min(longest, time.Until(deadline))
 	}
-	now := time.Now()
 	both := [2]*limiter{byTopic, l.total}
 	for i, lim := range both {
 		if lim == nil {
@@ -122,7 +121,7 @@ func (l *limits) reserve(ctx context.Context, topic string, byTopic *limiter, n 
 		}
 		lim.mu.Lock()
 		defer lim.mu.Unlock()
-		if wait := lim.wait(n, now); wait > longest {
+		if wait := lim.wait(n); wait > longest {
 			scope := "topic " + topic
 			if i == 1 {
 				scope = "this sidecar"

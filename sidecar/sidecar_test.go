@@ -1,0 +1,604 @@
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"sidestream/discovery"
+	"sidestream/sdk/api"
+)
+
+// rig is a running sidecar with brokers and a store of its own.
+type rig struct {
+	t       *testing.T
+	cluster *kfake.Cluster
+	store   *discovery.Memory
+	sidecar *Sidecar
+	cfg     Config
+	base    string
+	stop    func() error // stops it and returns what Run did
+}
+
+func newCluster(t *testing.T) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "t"), kfake.SeedTopics(1, "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func newStore(t *testing.T) *discovery.Memory {
+	t.Helper()
+	store, err := discovery.NewMemory(discovery.MemoryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+func newRig(t *testing.T, change func(*Config)) *rig {
+	t.Helper()
+	r := &rig{t: t, cluster: newCluster(t), store: newStore(t)}
+	r.cfg = DefaultConfig()
+	r.cfg.DataDir = t.TempDir()
+	r.cfg.Listen = "127.0.0.1:0"
+	r.cfg.DrainTimeout = 5 * time.Second
+	r.cfg.Consume.ReleaseWait = 100 * time.Millisecond
+	r.cfg.Kafka.Bootstrap = r.cluster.ListenAddrs()
+	r.cfg.Kafka.MetadataAge = 200 * time.Millisecond
+	if change != nil {
+		change(&r.cfg)
+	}
+	r.start()
+	return r
+}
+
+func (r *rig) start() {
+	r.t.Helper()
+	s, err := New(r.cfg, r.store, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	var stopped bool
+	r.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(time.Minute):
+			r.t.Fatal("the sidecar does not stop")
+			return nil
+		}
+	}
+	r.t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			r.t.Errorf("Run: %v", err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	select {
+	case <-s.Ready():
+	case err := <-ended:
+		stopped = true
+		r.t.Fatalf("Run: %v", err)
+	}
+	r.sidecar, r.base = s, "http://"+s.Addr()
+}
+
+// answer is a response, read.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (a answer) code() api.Code {
+	var b api.ErrorBody
+	_ = json.Unmarshal(a.body, &b)
+	if b.Error == nil {
+		return ""
+	}
+	return b.Error.Code
+}
+
+func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
+
+func (r *rig) do(method, path, body string, headers ...string) answer {
+	r.t.Helper()
+	req, err := http.NewRequest(method, r.base+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			req.Host = value
+			continue
+		}
+		req.Header.Add(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, b}
+}
+
+// raw sends bytes as they are and reads one response.
+func (r *rig) raw(request string) answer {
+	r.t.Helper()
+	c, err := net.Dial("tcp", r.sidecar.Addr())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.WriteString(c, request); err != nil {
+		r.t.Fatal(err)
+	}
+	return readAnswer(r.t, c)
+}
+
+func into[T any](t *testing.T, a answer, want int) T {
+	t.Helper()
+	var v T
+	if a.status != want {
+		t.Fatalf("got %s, want status %d", a, want)
+	}
+	if err := json.Unmarshal(a.body, &v); err != nil {
+		t.Fatalf("%s: %v", a, err)
+	}
+	return v
+}
+
+// peek reads a whole partition.
+func (r *rig) peek(topic string, partition int) []api.Message {
+	r.t.Helper()
+	return into[api.Peeked](r.t, r.do("GET", fmt.Sprintf("/topics/%s/partitions/%d/messages?max=1000", topic, partition), ""), 200).Messages
+}
+
+// last is the newest message of topic "one".
+func (r *rig) last() api.Message {
+	r.t.Helper()
+	ms := r.peek("one", 0)
+	if len(ms) == 0 {
+		r.t.Fatal("topic one is empty")
+	}
+	return ms[len(ms)-1]
+}
+
+func TestFromPostToAck(t *testing.T) {
+	r := newRig(t, nil)
+	done := into[api.Published](t, r.do("POST", "/topics/one", "hi"), 200)
+	if done.Topic != "one" || done.Offset != 0 || done.Timestamp == 0 {
+		t.Errorf("%+v", done)
+	}
+	pulled := into[api.Pulled](t, r.do("POST", "/groups/g/topics/one/pull?wait=10s", ""), 200)
+	if len(pulled.Messages) != 1 || *pulled.Messages[0].Value != "hi" || pulled.Messages[0].ID != "one/0/0" || pulled.Messages[0].Attempt != 1 {
+		t.Fatalf("%+v", pulled)
+	}
+	body, _ := json.Marshal(api.Receipts{Receipts: []string{pulled.Messages[0].Receipt}})
+	if acked := into[api.ReceiptResponse](t, r.do("POST", "/groups/g/topics/one/ack", string(body)), 200); acked.OK != 1 {
+		t.Errorf("%+v", acked)
+	}
+	again := into[api.Pulled](t, r.do("POST", "/groups/g/topics/one/pull", ""), 200)
+	if len(again.Messages) != 0 || again.Reason == nil || *again.Reason != api.ReasonAtEnd {
+		t.Errorf("%+v", again)
+	}
+	o := into[api.Offsets](t, r.do("GET", "/groups/g/topics/one/offsets", ""), 200)
+	if o.Lag != 0 || len(o.Partitions) != 1 || o.Partitions[0].Position != 1 {
+		t.Errorf("%+v", o)
+	}
+	sought := into[api.Sought](t, r.do("PUT", "/groups/g/topics/one/offsets", `{"to":"earliest"}`), 200)
+	if sought.Offsets[0] != 0 {
+		t.Errorf("%+v", sought)
+	}
+	pulled = into[api.Pulled](t, r.do("POST", "/groups/g/topics/one/pull?wait=10s&ack=auto", ""), 200)
+	if len(pulled.Messages) != 1 || pulled.Messages[0].Receipt != "" {
+		t.Errorf("%+v", pulled)
+	}
+	if g := into[api.GroupList](t, r.do("GET", "/groups", ""), 200); len(g.Groups) != 1 || g.Groups[0] != "g" {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestRawPull(t *testing.T) {
+	r := newRig(t, nil)
+	empty := r.do("POST", "/groups/g/topics/one/pull?raw&wait=0", "")
+	if empty.status != 204 || empty.header.Get("Sidestream-Reason") == "" {
+		t.Errorf("got %s %v", empty, empty.header)
+	}
+	value := "\x00\xff\r\nbytes"
+	into[api.Published](t, r.do("POST", "/topics/one?key64=/w==&ts=1234567890123", value), 200)
+	got := r.do("POST", "/groups/g/topics/one/pull?raw=1&wait=10s", "")
+	h := got.header
+	if got.status != 200 || string(got.body) != value || h.Get("Sidestream-Id") != "one/0/0" || h.Get("Sidestream-Receipt") == "" ||
+		h.Get("Sidestream-Key64") != "/w==" || h.Get("Sidestream-Timestamp") != "1234567890123" || h.Get("Sidestream-Attempt") != "1" {
+		t.Errorf("got %s %v", got, h)
+	}
+	if a := r.do("POST", "/groups/g/topics/one/pull?raw&max=2", ""); a.code() != api.CodeBadRequest {
+		t.Errorf("got %s", a)
+	}
+}
+
+func TestTopics(t *testing.T) {
+	r := newRig(t, nil)
+	made := into[api.Topic](t, r.do("PUT", "/topics/new", ""), 201)
+	if len(made.Partitions) != 4 || made.UUID == "" {
+		t.Errorf("%+v", made)
+	}
+	into[api.Topic](t, r.do("PUT", "/topics/new", `{"partitions":4}`), 200)
+	if a := r.do("PUT", "/topics/new", `{"partitions":5}`); a.status != 409 || a.code() != api.CodeTopicExists {
+		t.Errorf("got %s", a)
+	}
+	into[api.Published](t, r.do("POST", "/topics/new?partition=3", "v"), 200)
+	one := into[api.Topic](t, r.do("GET", "/topics/new", ""), 200)
+	if one.Partitions[3].End != 1 || one.Partitions[3].Start != 0 || one.Partitions[2].End != 0 {
+		t.Errorf("%+v", one)
+	}
+	if list := into[api.TopicList](t, r.do("GET", "/topics", ""), 200); len(list.Topics) != 3 {
+		t.Errorf("%+v", list)
+	}
+	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	if p := into[api.Peeked](t, r.do("GET", "/topics/new/partitions/3/messages?ts="+at, ""), 200); len(p.Messages) != 0 || p.End != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestBatch(t *testing.T) {
+	r := newRig(t, nil)
+	b := into[api.BatchPublished](t, r.do("POST", "/topics/one/batch", `{"value":"a"}
+{"value":{"n": 9007199254740993},"key":"k","headers":{"h":"x"},"ts":1234567890123}
+{"value64":"/w=="}`), 200)
+	if b.Written != 3 || len(b.Results) != 3 || b.Results[2].Offset != 2 {
+		t.Errorf("%+v", b)
+	}
+	ms := r.peek("one", 0)
+	if *ms[0].Value != "a" || *ms[1].Value != `{"n": 9007199254740993}` || *ms[1].Key != "k" || *ms[1].Headers[0].Value != "x" ||
+		ms[1].Timestamp != 1234567890123 || *ms[2].Value64 != "/w==" {
+		t.Errorf("%+v", ms)
+	}
+	b = into[api.BatchPublished](t, r.do("POST", "/topics/t/batch?lines=1&key_field=visitor", "{\"visitor\":\"a\"}\n{\"visitor\":\"a\"}\n"), 200)
+	if b.Written != 2 || b.Results[0].Partition != b.Results[1].Partition || b.Results[1].Offset != b.Results[0].Offset+1 {
+		t.Errorf("%+v", b)
+	}
+}
+
+// Some written, some not: 207, in the order given, each with its fate.
+func TestMixedBatchIs207(t *testing.T) {
+	r := newRig(t, nil)
+	a := r.do("POST", "/topics/one/batch", `[{"value":"a"},{"value":"b","partition":7},{"value":"c"}]`)
+	b := into[api.BatchPublished](t, a, 207)
+	if b.Written != 2 || b.Failed != 1 || b.Results[1].Error == nil || b.Results[1].Error.Code != api.CodePartitionNotFound || b.Results[2].Offset != 1 {
+		t.Errorf("got %s", a)
+	}
+	a = r.do("POST", "/topics/one/batch", `[{"partition":7},{"partition":8}]`)
+	if b := into[api.BatchPublished](t, a, 404); a.code() != api.CodePartitionNotFound || b.Failed != 2 || len(b.Results) != 2 {
+		t.Errorf("all failed alike: got %s", a)
+	}
+}
+
+func TestBadLineWritesNothing(t *testing.T) {
+	r := newRig(t, nil)
+	a := r.do("POST", "/topics/one/batch", "{\"value\":1}\n{\"value\":2}\nbroken\n")
+	var b api.ErrorBody
+	if err := json.Unmarshal(a.body, &b); err != nil || a.status != 422 || b.Error.Code != api.CodeBadRecord || b.Error.Line != 3 {
+		t.Errorf("got %s", a)
+	}
+	if ms := r.peek("one", 0); len(ms) != 0 {
+		t.Errorf("%d messages were written", len(ms))
+	}
+}
+
+func TestUnknownTopicIs404WithinASecond(t *testing.T) {
+	r := newRig(t, nil)
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", "/topics/nope", "x"},
+		{"POST", "/topics/nope/batch?lines", "x"},
+		{"POST", "/groups/g/topics/nope/pull?wait=30s", ""},
+		{"GET", "/topics/nope", ""},
+		{"GET", "/topics/nope/partitions/0/messages", ""},
+	} {
+		begun := time.Now()
+		a := r.do(c.method, c.path, c.body)
+		if a.status != 404 || a.code() != api.CodeTopicNotFound {
+			t.Errorf("%s %s: got %s", c.method, c.path, a)
+		}
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("%s %s took %s", c.method, c.path, took)
+		}
+	}
+}
+
+func TestBodyOf3MBIs413(t *testing.T) {
+	r := newRig(t, nil)
+	a := r.do("POST", "/topics/one", strings.Repeat("x", 3<<20))
+	if a.status != 413 || a.code() != api.CodeMessageTooLarge || !bytes.Contains(a.body, []byte("3145728")) || !bytes.Contains(a.body, []byte("1048576")) {
+		t.Errorf("got %.300s", a)
+	}
+	a = r.do("POST", "/topics/one/batch?lines", "small\n"+strings.Repeat("x", 3<<20))
+	if a.status != 413 || len(r.peek("one", 0)) != 0 {
+		t.Errorf("got %.300s", a)
+	}
+}
+
+func TestRequestOverTheLimitIs413(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.MaxRequestBytes = 1 << 20 })
+	head := "POST /topics/one HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n"
+	if a := r.raw(head + "\r\n"); a.status != 413 || a.code() != api.CodeRequestTooLarge {
+		t.Errorf("got %s", a)
+	}
+	// Refused before the body is sent.
+	if a := r.raw(head + "Expect: 100-continue\r\n\r\n"); a.status != 413 || a.code() != api.CodeRequestTooLarge {
+		t.Errorf("with Expect: got %s", a)
+	}
+}
+
+func TestBrokersGone(t *testing.T) {
+	r := newRig(t, nil)
+	into[api.Published](t, r.do("POST", "/topics/one", "x"), 200)
+	r.cluster.Close()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		begun := time.Now()
+		a := r.do("POST", "/topics/one?timeout=2s", "x")
+		if took := time.Since(begun); took > 8*time.Second {
+			t.Errorf("took %s with a timeout of 2s", took)
+		}
+		if a.status == 503 {
+			if a.code() != api.CodeBrokersUnavailable || a.header.Get("Retry-After") == "" {
+				t.Errorf("got %s %v", a, a.header)
+			}
+			break
+		}
+		if a.status != 504 || a.code() != api.CodeUnknownOutcome {
+			t.Fatalf("got %s", a)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never 503: %s", a)
+		}
+	}
+	if h := into[api.Health](t, r.do("GET", "/readyz", ""), 503); !strings.Contains(strings.Join(h.Causes, " "), "brokers") {
+		t.Errorf("%+v", h)
+	}
+	into[api.Health](t, r.do("GET", "/healthz", ""), 200)
+}
+
+// It starts, serves and says why it cannot do more while all else is away.
+func TestStartsAlone(t *testing.T) {
+	store := newStore(t)
+	store.SetDown(true)
+	cfg := DefaultConfig()
+	cfg.DataDir, cfg.Listen = t.TempDir(), "127.0.0.1:0"
+	cfg.DrainTimeout = time.Second
+	r := &rig{t: t, store: store, cfg: cfg}
+	r.start()
+	h := into[api.Health](t, r.do("GET", "/readyz", ""), 503)
+	if all := strings.Join(h.Causes, " "); !strings.Contains(all, "brokers: ") || !strings.Contains(all, "coordination store: ") {
+		t.Errorf("%+v", h)
+	}
+	if a := r.do("POST", "/topics/one?timeout=1s", "x"); a.status != 503 || a.code() != api.CodeBrokersUnavailable || a.header.Get("Retry-After") == "" {
+		t.Errorf("got %s", a)
+	}
+	into[Status](t, r.do("GET", "/status", ""), 200)
+	store.SetDown(false)
+	for deadline := time.Now().Add(30 * time.Second); r.sidecar.presence.cause() != ""; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the store is back and not found: ", r.sidecar.presence.cause())
+		}
+	}
+}
+
+func TestPresence(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.ID = "host-1" })
+	ctx := context.Background()
+	get := func() (discovery.Sidecar, error) {
+		e, err := r.store.Get(ctx, discovery.KeySidecar("host-1"))
+		if err != nil {
+			return discovery.Sidecar{}, err
+		}
+		return discovery.Decode[discovery.Sidecar](e)
+	}
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(what)
+			}
+		}
+	}
+	var first discovery.Sidecar
+	await("never registered", func() bool { var err error; first, err = get(); return err == nil })
+	if first.Address != r.sidecar.Addr() || first.ID != "host-1" {
+		t.Errorf("%+v", first)
+	}
+	// The session is lost: another takes its place.
+	if err := r.store.DestroySession(ctx, first.Session); err != nil {
+		t.Fatal(err)
+	}
+	await("no second session", func() bool { now, err := get(); return err == nil && now.Session != first.Session })
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(); err == nil {
+		t.Error("the key is still there after a clean stop")
+	}
+	instances, _, err := r.store.WatchServices(ctx, discovery.ServiceSidecar, 0)
+	if err != nil || len(instances) != 0 {
+		t.Errorf("still registered: %v, %v", instances, err)
+	}
+}
+
+func TestIdentityIsKept(t *testing.T) {
+	r := newRig(t, nil)
+	first := into[Status](t, r.do("GET", "/status", ""), 200)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	if again := into[Status](t, r.do("GET", "/status", ""), 200); again.ID != first.ID || first.ID == "" {
+		t.Errorf("%s became %s", first.ID, again.ID)
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	r := newRig(t, nil)
+	cfg := r.cfg
+	cfg.DataDir, cfg.Listen = t.TempDir(), r.sidecar.Addr()
+	s, err := New(cfg, r.store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Run(context.Background())
+	if err == nil || !strings.HasPrefix(err.Error(), "listen: ") || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDataDirTaken(t *testing.T) {
+	r := newRig(t, nil)
+	s, err := New(r.cfg, r.store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(context.Background()); err == nil || !strings.HasPrefix(err.Error(), "data_dir: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The id of another data folder that lives cannot be taken.
+func TestIDTaken(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.ID = "same" })
+	for deadline := time.Now().Add(30 * time.Second); r.sidecar.presence.Session() == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no session")
+		}
+	}
+	cfg := r.cfg
+	cfg.DataDir = t.TempDir()
+	s, err := New(cfg, r.store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), "same") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	r := newRig(t, nil)
+	into[api.Published](t, r.do("POST", "/topics/one", "x"), 200)
+	polled := make(chan answer, 1)
+	go func() { polled <- r.do("POST", "/groups/g/topics/t/pull?wait=60s", "") }()
+	time.Sleep(300 * time.Millisecond)
+	if h := into[api.Health](t, r.do("POST", "/drain", ""), 200); h.Status != "draining" {
+		t.Errorf("%+v", h)
+	}
+	for _, path := range []string{"/topics/one", "/topics/one/batch", "/groups/g/topics/one/pull"} {
+		if a := r.do("POST", path, "x"); a.status != 503 || a.code() != api.CodeDraining {
+			t.Errorf("%s: got %s", path, a)
+		}
+	}
+	if h := into[api.Health](t, r.do("GET", "/readyz", ""), 503); !strings.Contains(strings.Join(h.Causes, " "), "draining") {
+		t.Errorf("%+v", h)
+	}
+	select {
+	case <-polled: // whatever it says, it does not wait out its minute
+	case <-time.After(20 * time.Second):
+		t.Error("a long poll outlives the drain")
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	newRig(t, func(c *Config) { c.ListenUnix = path })
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Post("http://anything/topics/one", "", strings.NewReader("hi"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 {
+		t.Errorf("status %d: no browser reaches a UNIX socket, so any Host goes", resp.StatusCode)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := newRig(t, nil)
+	r.do("POST", "/topics/one", "12345")
+	r.do("POST", "/topics/nope", "x")
+	a := r.do("GET", "/metrics", "")
+	for _, want := range []string{
+		`sidestream_publish_records_total{ack="all"} 1`,
+		`sidestream_publish_bytes_total{ack="all"} 5`,
+		`sidestream_http_errors_total{code="topic_not_found"} 1`,
+		`sidestream_http_requests_total{route="POST /topics/{topic}",status="200"} 1`,
+		`sidestream_http_request_duration_seconds_count{route="POST /topics/{topic}"} 2`,
+	} {
+		if !bytes.Contains(a.body, []byte(want)) {
+			t.Errorf("lacks %s", want)
+		}
+	}
+}
+
+func TestRateLimitIs429(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.Publish.Rate.MaxWait = 0
+		c.Publish.Rate.Topics = map[string]string{"one": "1"}
+	})
+	into[api.Published](t, r.do("POST", "/topics/one", "x"), 200)
+	if a := r.do("POST", "/topics/one", "x"); a.status != 429 || a.code() != api.CodeRateLimited || a.header.Get("Retry-After") != "1" {
+		t.Errorf("got %s %v", a, a.header)
+	}
+	into[api.Published](t, r.do("POST", "/topics/t", "x"), 200)
+}
+
+func TestConfig(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		`listen: got "0.0.0.0:4100", which other hosts can reach: use a loopback address such as 127.0.0.1:4100, or set allow_remote: true`: func(c *Config) { c.Listen = "0.0.0.0:4100" },
+		`listen: got "4100": use host:port such as 127.0.0.1:4100`:                                                                          func(c *Config) { c.Listen = "4100" },
+		`data_dir: is empty: name a folder such as /var/lib/sidestream/sidecar`:                                                             func(c *Config) { c.DataDir = "" },
+		`kafka.sasl.mechanism: got "x": use plain, scram-sha-256 or scram-sha-512`:                                                          func(c *Config) { c.Kafka.SASL.Mechanism = "x" },
+		`publish.compression: got "rar": use none, gzip, snappy, lz4 or zstd`:                                                               func(c *Config) { c.Publish.Compression = "rar" },
+		`consume.lease: got "0s": use a duration from 100ms to 12h0m0s`:                                                                     func(c *Config) { c.Consume.Lease = 0 },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if err := c.Validate(); err == nil || err.Error() != want {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,13 +115,7 @@ func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause ti
 		ws = append(ws, wanted{c, offset, min(bytes, r.cfg.PartitionFetchBytes)})
 	}
 	slices.SortFunc(ws, func(a, b wanted) int {
-		if a.c.topic != b.c.topic {
-			if a.c.topic < b.c.topic {
-				return -1
-			}
-			return 1
-		}
-		return int(a.c.partition) - int(b.c.partition)
+		return cmp.Or(cmp.Compare(a.c.topic, b.c.topic), cmp.Compare(a.c.partition, b.c.partition), cmp.Compare(a.offset, b.offset))
 	})
 	if n := len(ws); n > 0 {
 		at := turn % n
@@ -132,13 +127,13 @@ func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause ti
 // fetch does one request and hands out what came; it reports whether anything
 // did.
 func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
-	// Two groups may read one partition at different offsets, and a request
-	// can name a partition once.
+	// Several groups may read one partition, and a request can name a partition
+	// once: those at the same offset, as all are at the end, share the answer.
 	type place struct {
 		topic     string
 		partition int32
 	}
-	byPlace := make(map[place]wanted, len(ws))
+	byPlace := make(map[place][]wanted, len(ws))
 	names := map[[16]byte]string{}
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxWaitMillis = int32(max(1, wait.Milliseconds()))
@@ -149,11 +144,15 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 	noIDs, skipped := false, false
 	for _, w := range ws {
 		p := place{w.c.topic, w.c.partition}
-		if _, twice := byPlace[p]; twice {
-			skipped = true
+		if first := byPlace[p]; len(first) > 0 {
+			if first[0].offset == w.offset && first[0].c.topicID == w.c.topicID {
+				byPlace[p] = append(first, w)
+			} else {
+				skipped = true
+			}
 			continue
 		}
-		byPlace[p] = w
+		byPlace[p] = []wanted{w}
 		i, ok := at[w.c.topic]
 		if !ok {
 			t := kmsg.NewFetchRequestTopic()
@@ -171,7 +170,7 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, rp)
 	}
 	if skipped {
-		// The others of a doubled partition come in the next turn, soon.
+		// The others come in a later turn, soon.
 		req.MaxWaitMillis = min(req.MaxWaitMillis, int32(crowdedWait.Milliseconds()))
 	}
 	var kreq kmsg.Request = req
@@ -190,8 +189,11 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
 	if err != nil {
-		for _, w := range byPlace {
-			r.fail(w.c, fmt.Sprintf("broker %d: %v", broker, err))
+		why := fmt.Sprintf("broker %d: %v", broker, err)
+		for _, sharers := range byPlace {
+			for _, w := range sharers {
+				r.fail(w.c, why)
+			}
 		}
 		return false
 	}
@@ -204,7 +206,7 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 		}
 		for j := range t.Partitions {
 			rp := &t.Partitions[j]
-			if w, ok := byPlace[place{name, rp.Partition}]; ok {
+			for _, w := range byPlace[place{name, rp.Partition}] {
 				came = r.deliver(w, rp) || came
 			}
 		}

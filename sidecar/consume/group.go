@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -94,12 +95,7 @@ func (g *group) all() []*share {
 	for _, s := range g.shares {
 		ss = append(ss, s)
 	}
-	slices.SortFunc(ss, func(a, b *share) int {
-		if a.topic < b.topic {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(ss, func(a, b *share) int { return strings.Compare(a.topic, b.topic) })
 	return ss
 }
 

@@ -54,12 +54,20 @@ func newLab(t *testing.T, topics map[string]int32, opts ...kfake.Opt) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	prod, err := kgo.NewClient(kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	l := &lab{t: t, kafka: kafka, store: store}
+	l.renewProducer()
+	return l
+}
+
+// renewProducer makes a producer that knows nothing yet.
+func (l *lab) renewProducer() {
+	l.t.Helper()
+	prod, err := kgo.NewClient(kgo.SeedBrokers(l.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
-		t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	t.Cleanup(prod.Close)
-	return &lab{t: t, kafka: kafka, store: store, prod: prod}
+	l.t.Cleanup(prod.Close)
+	l.prod = prod
 }
 
 // produce writes values first … first+n-1 to a partition.

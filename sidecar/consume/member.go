@@ -75,7 +75,7 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 		case <-sctx.Done():
 			if ctx.Err() == nil {
 				g.m.log.Warn("the session is lost: partitions are handed over", zap.String("group", g.name))
-				g.m.metrics.sessionsLost.Inc()
+				g.m.metrics.membershipsLost.Inc()
 			}
 			return false
 		case <-g.quit:

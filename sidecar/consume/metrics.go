@@ -13,13 +13,13 @@ type metrics struct {
 	jumped      *prometheus.CounterVec
 	lag         *prometheus.GaugeVec
 
-	moves        *prometheus.CounterVec
-	plans        *prometheus.CounterVec
-	sessionsLost prometheus.Counter
-	suspected    prometheus.Counter
-	checkpoints  prometheus.Counter
-	fetchErrors  prometheus.Counter
-	buffered     prometheus.Gauge
+	moves           *prometheus.CounterVec
+	plans           *prometheus.CounterVec
+	membershipsLost prometheus.Counter
+	suspected       prometheus.Counter
+	checkpoints     prometheus.Counter
+	fetchErrors     prometheus.Counter
+	buffered        prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -41,12 +41,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sidestream_consume_lag_messages",
 			Help: "Messages not acknowledged of the partitions that this sidecar owns.",
 		}, []string{"group", "topic"}),
-		moves:        counter("rebalances_total", "Partitions taken and released by this sidecar.", "group", "kind"),
-		plans:        counter("plans_total", "Plans made by this sidecar.", "group"),
-		sessionsLost: single("sessions_lost_total", "Sessions that the coordination store ended while in use."),
-		suspected:    single("sessions_suspected_total", "Sessions of other sidecars that this one ended because their health check was critical."),
-		checkpoints:  single("checkpoint_failures_total", "Checkpoints at release that had to be repeated."),
-		fetchErrors:  single("fetch_errors_total", "Fetches, or partitions of them, that failed and are repeated."),
+		moves:           counter("rebalances_total", "Partitions taken and released by this sidecar.", "group", "kind"),
+		plans:           counter("plans_total", "Plans made by this sidecar.", "group"),
+		membershipsLost: single("memberships_lost_total", "Group memberships that ended because the session was lost."),
+		suspected:       single("sessions_suspected_total", "Sessions of other sidecars that this one ended because their health check was critical."),
+		checkpoints:     single("checkpoint_failures_total", "Checkpoints at release that had to be repeated."),
+		fetchErrors:     single("fetch_errors_total", "Fetches, or partitions of them, that failed and are repeated."),
 		buffered: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sidestream_consume_buffered_bytes",
 			Help: "Bytes of messages held in memory until they are acknowledged.",
@@ -54,7 +54,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag,
-			m.moves, m.plans, m.sessionsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered)
+			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered)
 	}
 	return m
 }

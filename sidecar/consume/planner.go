@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,13 +44,7 @@ func (g *group) nearPlanner(ctx context.Context) bool {
 		return false
 	}
 	slices.SortFunc(es, func(a, b discovery.Entry) int {
-		if a.Created != b.Created {
-			if a.Created < b.Created {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a.Key, b.Key)
+		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key, b.Key))
 	})
 	mine := discovery.KeyMember(g.name, g.m.id)
 	at := slices.IndexFunc(es, func(e discovery.Entry) bool { return e.Key == mine })

@@ -258,7 +258,8 @@ func (o *owner) applyBounds(ctx context.Context) {
 		o.mu.Unlock()
 		o.log.Error("partition stands still", zap.String("why", why))
 		o.s.wake()
-		// Looked at again, slowly, by the reader's own pause after a failure.
+		// Or it is another topic by now. The reader tries again, ever slower.
+		kick(m.lookTopics)
 	default:
 		cur := o.cur
 		o.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -94,26 +95,26 @@ type verdict struct {
 }
 
 // judge reads Consul's words about a transaction that it rolled back; opOf maps
-// its operations to ours.
+// its operations to ours. The first operation that did not hold decides.
 func judge(errs capi.TxnErrors, opOf []int) verdict {
 	if len(errs) == 0 {
 		return verdict{err: &ConflictError{Op: -1, What: "Consul rolled the transaction back without a reason"}}
 	}
-	delayed := 0
-	for _, e := range errs {
-		switch {
-		case strings.HasPrefix(e.What, "invalid session "):
-			return verdict{err: fmt.Errorf("%w: %s", ErrSessionLost, e.What)}
-		case strings.HasPrefix(e.What, "Permission denied"), strings.HasPrefix(e.What, "ACL not found"):
-			return verdict{err: fmt.Errorf("discovery: Consul refuses the ACL token: %s", e.What)}
-		case strings.HasSuffix(e.What, "due to lock delay"):
-			delayed++
-		}
-	}
 	first := errs[0]
+	switch {
+	case strings.HasPrefix(first.What, "invalid session "):
+		return verdict{err: fmt.Errorf("%w: %s", ErrSessionLost, first.What)}
+	case strings.HasPrefix(first.What, "Permission denied"), strings.HasPrefix(first.What, "ACL not found"):
+		return verdict{err: fmt.Errorf("discovery: Consul refuses the ACL token: %s", first.What)}
+	}
 	op := -1
 	if first.OpIndex >= 0 && first.OpIndex < len(opOf) {
 		op = opOf[first.OpIndex]
 	}
-	return verdict{err: &ConflictError{Op: op, What: first.What}, delayed: delayed == len(errs)}
+	return verdict{
+		err: &ConflictError{Op: op, What: first.What},
+		delayed: !slices.ContainsFunc(errs, func(e *capi.TxnError) bool {
+			return !strings.HasSuffix(e.What, "due to lock delay")
+		}),
+	}
 }

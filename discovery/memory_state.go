@@ -12,6 +12,11 @@ type item struct {
 	value            []byte
 	version, created uint64
 	session          string
+	// locks counts as Consul's LockIndex does: up with each new holder, back to
+	// 0 with a plain write. Being part of what a write is compared with, it
+	// makes the first plain write of the same value to a held key move the
+	// version.
+	locks uint64
 }
 
 func (it item) entry(key string) Entry {
@@ -151,12 +156,12 @@ func (t *txn) do(op Op) (written *item, conflict string) {
 	it := t.get(op.Key)
 	switch op.Verb {
 	case VerbSet:
-		return t.write(op.Key, it, op.Value, sessionOf(it)), ""
+		return t.write(op.Key, it, item{value: op.Value, session: sessionOf(it)}), ""
 	case VerbCAS:
 		if versionOf(it) != op.Version {
 			return nil, stale(op, it)
 		}
-		return t.write(op.Key, it, op.Value, sessionOf(it)), ""
+		return t.write(op.Key, it, item{value: op.Value, session: sessionOf(it)}), ""
 	case VerbDelete:
 		t.over[op.Key] = nil
 	case VerbDeleteCAS:
@@ -178,12 +183,19 @@ func (t *txn) do(op Op) (written *item, conflict string) {
 		if it != nil && it.session != "" && it.session != op.Session {
 			return nil, fmt.Sprintf("key %q is held by session %q", op.Key, it.session)
 		}
-		return t.write(op.Key, it, op.Value, op.Session), ""
+		locks := uint64(1)
+		if it != nil {
+			locks = it.locks
+			if it.session == "" {
+				locks++
+			}
+		}
+		return t.write(op.Key, it, item{value: op.Value, session: op.Session, locks: locks}), ""
 	case VerbRelease:
 		if sessionOf(it) != op.Session {
 			return nil, fmt.Sprintf("key %q is held by session %q, not by %q", op.Key, sessionOf(it), op.Session)
 		}
-		t.write(op.Key, it, it.value, "")
+		t.write(op.Key, it, item{value: it.value, locks: it.locks})
 	case VerbHeld:
 		if sessionOf(it) != op.Session {
 			return nil, fmt.Sprintf("key %q is held by session %q, not by %q", op.Key, sessionOf(it), op.Session)
@@ -200,17 +212,18 @@ func (t *txn) do(op Op) (written *item, conflict string) {
 	return nil, ""
 }
 
-// write puts a value under the key, unless exactly that is there.
-func (t *txn) write(key string, old *item, value []byte, session string) *item {
-	if old != nil && old.session == session && bytes.Equal(old.value, value) {
+// write puts an item under the key, unless exactly that is there.
+func (t *txn) write(key string, old *item, it item) *item {
+	if old != nil && old.session == it.session && old.locks == it.locks && bytes.Equal(old.value, it.value) {
 		return old
 	}
-	it := &item{value: bytes.Clone(value), version: t.index, created: t.index, session: session}
+	it.value = bytes.Clone(it.value)
+	it.version, it.created = t.index, t.index
 	if old != nil {
 		it.created = old.created
 	}
-	t.over[key] = it
-	return it
+	t.over[key] = &it
+	return &it
 }
 
 func versionOf(it *item) uint64 {

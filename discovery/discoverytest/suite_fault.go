@@ -22,7 +22,7 @@ func testOutage(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer cancel() // before the wait
+	defer cancel()    // before the wait
 	var mu sync.Mutex // guards seen, failures
 	seen, failures := "", 0
 	wg.Go(func() {
@@ -117,7 +117,7 @@ func testWipe(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer cancel() // before the wait
+	defer cancel()    // before the wait
 	var mu sync.Mutex // guards seen
 	seen := ""
 	wg.Go(func() {

@@ -174,7 +174,7 @@ type storageHost struct {
 	dir  string
 	cfg  Config
 	disk *fakeDisk
-	wrap func(discovery.Store) discovery.Store
+	real bool // the broker itself, not a fake
 
 	*Agent
 	host   *fakeHost
@@ -231,16 +231,16 @@ func (c *testCluster) started(names ...string) []*storageHost {
 func (h *storageHost) start(c *testCluster) {
 	h.t.Helper()
 	h.client = c.store.Client()
-	var store discovery.Store = h.client
-	if h.wrap != nil {
-		store = h.wrap(store)
-	}
-	a, err := New(h.cfg, store, zaptest.NewLogger(h.t, zaptest.Level(zap.ErrorLevel)).Named(h.name))
+	a, err := New(h.cfg, h.client, zaptest.NewLogger(h.t, zaptest.Level(zap.WarnLevel)).Named(h.name))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	fake := &fakeHost{disk: h.disk, leads: map[facts.Part]broker.Lead{}}
-	a.open = func(cfg broker.Config, _ broker.Options) (host, error) {
+	open := a.open
+	a.open = func(cfg broker.Config, opts broker.Options) (host, error) {
+		if h.real {
+			return open(cfg, opts)
+		}
 		if cfg.ID == 0 || cfg.DataDir != h.dir {
 			h.t.Errorf("%s: the broker is opened as %d in %q", h.name, cfg.ID, cfg.DataDir)
 		}

@@ -142,7 +142,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 
-	g, run := errgroup.WithContext(ctx)
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, run := errgroup.WithContext(inner)
 	stopHTTP, err := a.serveHTTP()
 	if err != nil {
 		return err
@@ -214,7 +216,7 @@ func (a *Agent) start(ctx context.Context, reg *registrar) error {
 	}
 	host, _, err := net.SplitHostPort(b.Addr())
 	if ip := net.ParseIP(host); err == nil && (ip == nil || !ip.IsLoopback()) {
-		a.alarms.put(alarmExposed, fmt.Sprintf("the broker listens on %s without TLS or SASL: anyone who can reach it can read and write every topic", b.Addr()))
+		a.log.Warn("the broker listens beyond this host without TLS or SASL: whoever can reach it can read and write every topic", zap.String("listen", b.Addr()))
 	}
 	a.refreshView()
 	return nil

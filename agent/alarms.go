@@ -18,7 +18,6 @@ const (
 	alarmElsewhere  = "partitions placed elsewhere"
 	alarmLead       = "cannot lead"
 	alarmRemove     = "cannot remove"
-	alarmExposed    = "exposed listener"
 	alarmReplicated = "replication"
 )
 

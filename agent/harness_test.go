@@ -175,6 +175,7 @@ type storageHost struct {
 	cfg  Config
 	disk *fakeDisk
 	real bool // the broker itself, not a fake
+	wrap func(discovery.Store) discovery.Store
 
 	*Agent
 	host   *fakeHost
@@ -231,7 +232,11 @@ func (c *testCluster) started(names ...string) []*storageHost {
 func (h *storageHost) start(c *testCluster) {
 	h.t.Helper()
 	h.client = c.store.Client()
-	a, err := New(h.cfg, h.client, zaptest.NewLogger(h.t, zaptest.Level(zap.WarnLevel)).Named(h.name))
+	var store discovery.Store = h.client
+	if h.wrap != nil {
+		store = h.wrap(store)
+	}
+	a, err := New(h.cfg, store, zaptest.NewLogger(h.t, zaptest.Level(zap.WarnLevel)).Named(h.name))
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -327,6 +327,11 @@ func (r *registrar) tend(ctx context.Context, s discovery.Session) error {
 	}
 	call, cancel := context.WithTimeout(ctx, r.a.cfg.StoreTimeout)
 	defer cancel()
+	// The service comes first: one that is announced while its earlier life's
+	// check is still critical would be suspected.
+	if err := r.register(call, rec); err != nil {
+		return err
+	}
 	e, err := r.a.store.Get(call, discovery.KeyBroker(rec.ID))
 	if err != nil && !errors.Is(err, discovery.ErrNotFound) {
 		return err
@@ -342,6 +347,11 @@ func (r *registrar) tend(ctx context.Context, s discovery.Session) error {
 		nudge(r.a.wake)
 		nudge(r.a.stand)
 	}
+	return nil
+}
+
+// register makes the broker visible as a service, once.
+func (r *registrar) register(call context.Context, rec discovery.Broker) error {
 	if r.a.registration() != nil {
 		return nil
 	}

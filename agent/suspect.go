@@ -55,7 +55,8 @@ func (a *Agent) endSuspects(ctx context.Context, services []string) {
 	f, _ := a.mirror.Latest()
 	var guilty []discovery.Broker
 	for _, b := range f.Brokers {
-		if b.ID != a.ID() && b.Session != "" && slices.Contains(services, b.Service) {
+		// One without a port is starting: the check is that of its earlier life.
+		if b.ID != a.ID() && b.Port != 0 && b.Session != "" && slices.Contains(services, b.Service) {
 			guilty = append(guilty, b)
 		}
 	}

@@ -375,3 +375,29 @@ func TestLeaseLostIs409(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 }
+
+// A compressed body would be stored as it is and read by nobody.
+func TestCompressedBodiesAreRefused(t *testing.T) {
+	r := newRig(t, nil)
+	if a := r.do("POST", "/topics/one", "\x1f\x8b", "Content-Encoding: gzip"); a.status != 400 || a.code() != api.CodeBadRequest {
+		t.Errorf("got %s", a)
+	}
+}
+
+// A connection that never asked for anything does not hold up the stop.
+func TestStopWithSilentConnections(t *testing.T) {
+	r := newRig(t, nil)
+	c, err := net.Dial("tcp", r.sidecar.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	into[api.Health](t, r.do("GET", "/healthz", ""), 200)
+	begun := time.Now()
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 4*time.Second {
+		t.Errorf("the stop took %s", took)
+	}
+}

@@ -32,11 +32,14 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-func (l *listener) closeAll() {
+// close closes the connections of which which is true.
+func (l *listener) close(which func(*conn) bool) {
 	l.mu.Lock()
 	all := make([]*conn, 0, len(l.open))
 	for c := range l.open {
-		all = append(all, c)
+		if which(c) {
+			all = append(all, c)
+		}
 	}
 	l.mu.Unlock()
 	for _, c := range all {
@@ -54,6 +57,14 @@ type conn struct {
 	mu     sync.Mutex
 	unsent []func() // to call if the answer under way is not written
 	wrote  bool     // something was written since
+	used   bool     // something was ever read
+}
+
+// unused tells that no request has begun on it.
+func (c *conn) unused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.used
 }
 
 // onUnsent has f called if writing the answer that is being made fails.
@@ -84,7 +95,13 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.unsent, c.wrote = nil, false
 	}
 	c.mu.Unlock()
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.mu.Lock()
+		c.used = true
+		c.mu.Unlock()
+	}
+	return n, err
 }
 
 func (c *conn) Close() error {

@@ -168,13 +168,16 @@ func (s *Server) BeginDrain() {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
 	s.cancel()
-	err := s.http.ShutdownWithContext(ctx)
 	s.mu.Lock()
 	listeners := s.listeners
 	s.mu.Unlock()
 	for _, l := range listeners {
-		_ = l.Listener.Close() // closed already, unless the server never came to it
-		l.closeAll()
+		_ = l.Listener.Close()
+		l.close((*conn).unused) // fasthttp would wait for their first request
+	}
+	err := s.http.ShutdownWithContext(ctx)
+	for _, l := range listeners {
+		l.close(func(*conn) bool { return true })
 	}
 	if err != nil {
 		// Handlers notice their closed connections and deadlines.
@@ -203,6 +206,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 	c := &call{RequestCtx: ctx, args: args}
 	err := c.checkOptions(found.options)
+	if encoding := ctx.Request.Header.Peek("Content-Encoding"); err == nil && len(encoding) > 0 && string(encoding) != "identity" {
+		err = apiError(api.CodeBadRequest, fmt.Sprintf("Content-Encoding %q is not available: send the body as it is", encoding))
+	}
 	if err == nil && found.refusedInDrain && s.draining.Load() {
 		err = draining()
 	}

@@ -53,6 +53,10 @@ type Publisher struct {
 
 	expiry expiry
 
+	// batchLimits are the topics' own max.message.bytes, by name, as far as
+	// the brokers tell and they are below BatchBytes: int32.
+	batchLimits sync.Map
+
 	bytes *semaphore.Weighted // room for messages on their way
 	count *semaphore.Weighted
 
@@ -64,10 +68,12 @@ type Publisher struct {
 
 // topicState is what is remembered of a topic between its messages.
 type topicState struct {
-	// mu guards uuid and run.
-	mu   sync.Mutex
-	uuid string
-	run  run
+	uuid  string
+	limit sync.Once // its batch limit was asked for
+
+	// mu guards run.
+	mu  sync.Mutex
+	run run
 }
 
 // New makes the two clients; it does not wait for any broker.
@@ -96,7 +102,7 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 	common := []kgo.Opt{
 		kgo.RecordPartitioner(chosen{}),
 		kgo.ProducerLinger(0), // batches form while earlier ones fly
-		kgo.ProducerBatchMaxBytes(int32(cfg.BatchBytes)),
+		kgo.ProducerBatchMaxBytesFn(p.batchLimit),
 		kgo.ProducerBatchCompression(codec),
 		// Room is given out by our own counters, under the caller's
 		// deadline; these must never be what blocks.
@@ -129,6 +135,29 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 		return nil, fmt.Errorf("publish metrics: %w", err)
 	}
 	return p, nil
+}
+
+// batchLimit is the largest batch of a topic. A batch beyond the topic's own
+// limit would be refused as a whole, small as its messages may be.
+func (p *Publisher) batchLimit(topic string) int32 {
+	if n, ok := p.batchLimits.Load(topic); ok {
+		return n.(int32)
+	}
+	return int32(p.cfg.BatchBytes)
+}
+
+const (
+	limitTime     = 2 * time.Second // for the question; without an answer the configured limit holds
+	minBatchLimit = 512             // what the client takes at least
+)
+
+// learnLimit asks for a topic's batch limit before its first message.
+func (p *Publisher) learnLimit(ctx context.Context, topic string) {
+	ctx, cancel := context.WithTimeout(ctx, limitTime)
+	defer cancel()
+	if n, ok := p.up.MaxMessageBytes(ctx, topic); ok && n < p.cfg.BatchBytes {
+		p.batchLimits.Store(topic, int32(max(n, minBatchLimit)))
+	}
 }
 
 // Buffered is how many messages are on their way to the brokers now.

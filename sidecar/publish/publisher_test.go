@@ -420,3 +420,28 @@ func TestClosedPublisherRefuses(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A topic with a small limit of its own gets batches that fit it: many small
+// messages are not refused because they came together.
+func TestBatchesFitTheTopic(t *testing.T) {
+	r := newRig(t, nil)
+	if err := r.cluster.CreateTopic("small", 1, map[string]string{"max.message.bytes": "2000"}); err != nil {
+		t.Fatal(err)
+	}
+	ms := make([]Message, 500)
+	for i := range ms {
+		ms[i].Value = make([]byte, 100)
+	}
+	results, err := r.PublishBatch(context.Background(), "small", ms, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, res := range results {
+		if res.Error != nil {
+			t.Fatalf("message %d: %v", i, res.Error)
+		}
+	}
+	if _, err := r.Publish(context.Background(), "small", Message{Value: make([]byte, 3000)}, Options{}); codeOf(err) != api.CodeMessageTooLarge {
+		t.Errorf("one that is too large by itself: %v", err)
+	}
+}

@@ -88,6 +88,8 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 	if e := p.limits.admit(ctx, topic, len(ms)); e != nil {
 		return nil, nil, e
 	}
+	s := p.state(t)
+	s.limit.Do(func() { p.learnLimit(ctx, topic) })
 	recs := records(topic, ms, now)
 	f := newFlight(len(recs))
 	which := make([]int, len(recs))
@@ -95,7 +97,7 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 		which[i] = i
 	}
 	for len(which) > 0 {
-		p.enter(ctx, t, ms, recs, which, o.Ack, f)
+		p.enter(ctx, t, s, ms, recs, which, o.Ack, f)
 		select {
 		case <-f.done:
 		case <-ctx.Done():
@@ -153,16 +155,14 @@ func (p *Publisher) topic(ctx context.Context, name string) (upstream.Topic, err
 func (p *Publisher) state(t upstream.Topic) *topicState {
 	p.mu.Lock()
 	s := p.topics[t.Name]
-	if s == nil {
+	anew := s != nil && s.uuid != t.UUID
+	if s == nil || anew {
 		s = &topicState{uuid: t.UUID}
 		p.topics[t.Name] = s
 	}
 	p.mu.Unlock()
-	s.mu.Lock()
-	anew := s.uuid != t.UUID && s.uuid != ""
-	s.uuid = t.UUID
-	s.mu.Unlock()
 	if anew {
+		p.batchLimits.Delete(t.Name)
 		p.log.Info("topic was made anew", zap.String("topic", t.Name))
 		for _, cl := range p.clients {
 			cl.PurgeTopicsFromProducing(t.Name)
@@ -173,8 +173,7 @@ func (p *Publisher) state(t upstream.Topic) *topicState {
 
 // enter hands the records to the client, each to its partition, in order. What
 // finds no leader or no room until ctx ends lands at once: it never entered.
-func (p *Publisher) enter(ctx context.Context, t upstream.Topic, ms []Message, recs []kgo.Record, which []int, ack Ack, f *flight) {
-	s := p.state(t)
+func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, ms []Message, recs []kgo.Record, which []int, ack Ack, f *flight) {
 	cl := p.clients[ack]
 	for _, i := range which {
 		now := time.Now()

@@ -1,0 +1,86 @@
+package api
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+)
+
+// deaf is a connection whose writes fail when told so.
+type deaf struct {
+	net.Conn
+	err error
+}
+
+func (d *deaf) Write(b []byte) (int, error) {
+	if d.err != nil {
+		return 0, d.err
+	}
+	return len(b), nil
+}
+func (d *deaf) Read([]byte) (int, error) { return 1, nil }
+func (d *deaf) Close() error             { return nil }
+
+func TestUnsentAnswers(t *testing.T) {
+	broken := errors.New("broken pipe")
+	for name, c := range map[string]struct {
+		do     func(*conn, *deaf)
+		unsent int
+	}{
+		"written, then the next request":     {func(c *conn, d *deaf) { c.Write(nil); c.Read(nil); d.err = broken; c.Write(nil) }, 0},
+		"written, then closed":               {func(c *conn, d *deaf) { c.Write(nil); c.Close() }, 0},
+		"the write fails":                    {func(c *conn, d *deaf) { d.err = broken; c.Write(nil); c.Close() }, 1},
+		"the second part of it fails":        {func(c *conn, d *deaf) { c.Write(nil); d.err = broken; c.Write(nil) }, 1},
+		"closed before anything was written": {func(c *conn, d *deaf) { c.Close() }, 1},
+		"the next is read before it is sent": {func(c *conn, d *deaf) { c.Read(nil); d.err = broken; c.Write(nil) }, 1},
+		"closed twice":                       {func(c *conn, d *deaf) { c.Close(); c.Close() }, 1},
+	} {
+		d := &deaf{}
+		cn := &conn{Conn: d, l: newListener(nil)}
+		n := 0
+		cn.onUnsent(func() { n++ })
+		c.do(cn, d)
+		if n != c.unsent {
+			t.Errorf("%s: returned %d times, want %d", name, n, c.unsent)
+		}
+	}
+}
+
+func TestAlive(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(ln)
+	defer l.Close()
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := nc.(*conn)
+	defer c.Close()
+	if !c.alive() {
+		t.Error("an idle client counts as gone")
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if !c.alive() {
+		t.Error("a client that sent more counts as gone")
+	}
+	var b [1]byte
+	if _, err := c.Read(b[:]); err != nil || b[0] != 'x' {
+		t.Fatalf("looking took a byte away: %q, %v", b, err)
+	}
+	client.Close()
+	for deadline := time.Now().Add(10 * time.Second); c.alive(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a client that closed counts as there")
+		}
+	}
+}

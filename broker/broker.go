@@ -14,14 +14,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 
 	"sidestream/broker/cluster"
 	"sidestream/broker/commitlog"
 	"sidestream/broker/disk"
 	"sidestream/broker/kafka"
-	"sidestream/broker/record"
 )
 
 // Options are what a broker is given besides its configuration.
@@ -81,7 +79,7 @@ type Broker struct {
 
 	mu     sync.RWMutex // guards everything below
 	closed bool
-	serves bool
+	served bool // Serve was called
 	held   map[holdingKey]*holding
 	dirs   map[string]*holding // folder → who has it
 	led    map[string]map[int32]*partition
@@ -134,20 +132,22 @@ func (b *Broker) serverConfig() kafka.Config {
 	}
 }
 
-// Serve binds the listener and serves in the background until Close.
+// Serve binds the listener and serves in the background until Close. It is called once, and has returned before Close
+// is called.
 func (b *Broker) Serve() error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	closed, served := b.closed, b.served
+	b.served = true
+	b.mu.Unlock()
 	switch {
-	case b.closed:
+	case closed:
 		return ErrClosed
-	case b.serves:
+	case served:
 		return errors.New("broker: Serve was called before")
 	}
 	if err := b.server.Serve(); err != nil {
 		return err
 	}
-	b.serves = true
 	if host, _, err := net.SplitHostPort(b.server.Addr()); err == nil && !net.ParseIP(host).IsLoopback() {
 		b.log.Warn("the broker listens beyond this host without TLS or SASL: anyone who reaches it can read and write", zap.String("listen", b.server.Addr()))
 	}
@@ -302,13 +302,6 @@ func (b *Broker) Close(ctx context.Context) error {
 	}
 	return nil
 }
-
-// decompress lets the log look for a time inside compressed batches.
-func decompress(codec record.Codec, src []byte) ([]byte, error) {
-	return decompressor.Decompress(src, kgo.CompressionCodecType(codec))
-}
-
-var decompressor = kgo.DefaultDecompressor()
 
 // isDeleting tells whether a folder is one that Remove renamed before a crash kept it from being deleted.
 func isDeleting(name string) bool {

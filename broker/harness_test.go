@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -118,6 +119,7 @@ type world struct {
 	t       *testing.T
 	cfg     broker.Config
 	fs      disk.FS
+	reg     prometheus.Registerer
 	cluster *fakeCluster
 	b       *broker.Broker
 }
@@ -140,7 +142,7 @@ func startOn(t *testing.T, fs disk.FS, change ...func(*broker.Config)) *world {
 
 func (w *world) open() {
 	w.t.Helper()
-	b, err := broker.Open(w.cfg, w.cluster, broker.Options{Logger: zaptest.NewLogger(w.t), FS: w.fs})
+	b, err := broker.Open(w.cfg, w.cluster, broker.Options{Logger: zaptest.NewLogger(w.t), FS: w.fs, Registerer: w.reg})
 	if err != nil {
 		w.t.Fatal(err)
 	}

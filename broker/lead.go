@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strings"
 
 	"go.uber.org/zap"
@@ -49,7 +50,7 @@ func (b *Broker) Lead(l Lead) error {
 
 // check turns the request into what is kept of it.
 func (l Lead) check() (description, commitlog.Config, commitlog.FlushPolicy, error) {
-	d := description{ID: l.ID, Topic: l.Topic, Partition: l.Partition, Count: l.Count, Epoch: l.Epoch, Configs: l.Configs}
+	d := description{ID: l.ID, Topic: l.Topic, Partition: l.Partition, Count: l.Count, Epoch: l.Epoch, Configs: maps.Clone(l.Configs)}
 	if err := checkTopicName(l.Topic); err != nil {
 		return d, commitlog.Config{}, commitlog.FlushPolicy{}, err
 	}

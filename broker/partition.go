@@ -67,6 +67,9 @@ func (p *partition) lead(epoch int32, cfg commitlog.Config, policy commitlog.Flu
 	p.mu.Lock()
 	p.policy = policy
 	p.led = true
+	if policy.EveryAppend() && p.log.EndOffset() > p.log.FlushedOffset() {
+		p.startFlush() // left over from a laxer policy
+	}
 	p.mu.Unlock()
 	p.raise(p.visible(policy))
 }

@@ -40,6 +40,11 @@ func parse(f *frame) (*api, *call, error) {
 	}
 	c.req = a.request()
 	c.req.SetVersion(h.version)
+	if a.kind == produce {
+		if err := checkProduceShape(body, h.version); err != nil {
+			return nil, nil, err
+		}
+	}
 	if u, ok := c.req.(kmsg.UnsafeReadFrom); ok && a.kind == produce {
 		err = u.UnsafeReadFrom(body) // topic names lie in the frame too, which outlives the request
 	} else {

@@ -30,7 +30,8 @@ func (c *conn) run(first *frame, carry []byte) {
 			var err error
 			if f, err = c.readFrame(r); err != nil {
 				c.logEnd(err)
-				c.await(func() bool { return len(c.slots) > 0 || c.writing }) // a client may have shut its own side only
+				// A client may have shut its own side only. Whether it waits or died, this is the end.
+				_ = c.await(func() bool { return len(c.slots) > 0 || c.writing })
 				return
 			}
 		}

@@ -201,7 +201,7 @@ func fieldReason(reason string) zap.Field { return zap.String("reason", reason) 
 
 // boundAddress reads the address that a listening socket is bound to. It closes fd.
 func boundAddress(fd int) (string, error) {
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // a copy that was only asked for its name
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
 		return "", fmt.Errorf("getsockname: %w", err)

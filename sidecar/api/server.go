@@ -176,6 +176,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		l.close((*conn).unused) // fasthttp would wait for their first request
 	}
 	err := s.http.ShutdownWithContext(ctx)
+	if errors.Is(err, net.ErrClosed) { // the listeners, by us
+		err = nil
+	}
 	for _, l := range listeners {
 		l.close(func(*conn) bool { return true })
 	}

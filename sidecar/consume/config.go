@@ -26,7 +26,7 @@ type Config struct {
 	PrefetchBytes       int           `yaml:"prefetch_bytes" help:"Bytes of one partition that are held in memory until they are acknowledged, 4096 to 1073741824; a batch larger than that is still read whole."`
 	ProcessBytes        int64         `yaml:"process_bytes" help:"Bytes of all partitions that are held in memory, at least prefetch_bytes."`
 
-	Parallel int `yaml:"parallel" help:"Partitions that are taken or released at the same time, 1 to 256."`
+	Parallel int `yaml:"parallel" help:"Partitions that are taken at the same time, and as many that are released, 1 to 256."`
 	History  int `yaml:"history" help:"Moves of partitions that are remembered for people, 1 to 100000 a group."`
 }
 

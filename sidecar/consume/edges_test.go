@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"sidestream/sdk/api"
 )
@@ -371,6 +372,19 @@ func TestLeaderMoves(t *testing.T) {
 			t.Fatalf("delivered twice: %v", r)
 		}
 	}
+}
+
+func TestBrokersWithoutTopicIDs(t *testing.T) {
+	l := newLab(t, map[string]int32{"views": 2}, kfake.MaxVersions(kversion.V2_6_0()))
+	l.produce("views", 0, 0, 3)
+	l.produce("views", 1, 0, 3)
+	a, b := l.host("a"), l.host("b")
+	drain(t, "g", "views", 6, a, b)
+	drain(t, "h", "views", 6, a)
+	if _, err := a.m.Seek(t.Context(), "g", "views", api.SeekRequest{To: "earliest"}); err != nil {
+		t.Fatal(err)
+	}
+	drain(t, "g", "views", 6, a, b)
 }
 
 func TestPartitionsAreAdded(t *testing.T) {

@@ -99,7 +99,8 @@ type Manager struct {
 	ctx        context.Context // the life of everything that runs
 	cancel     context.CancelFunc
 	wg         sync.WaitGroup
-	slots      chan struct{} // one for each partition that is taken or released
+	takes      chan struct{} // one for each partition that is being taken
+	unlocks    chan struct{} // one for each that is being let go: takes wait for brokers, these must not
 	lookTopics chan struct{} // wakes the look at topics
 	judgePoke  chan struct{} // wakes the judges' watch: judges has begun or ended
 	drained    chan struct{} // closed when draining begins
@@ -133,7 +134,8 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		store: deps.Store, session: deps.Session, registration: deps.Registration,
 		up: deps.Upstream, local: deps.Local, checkpointer: deps.Checkpointer,
 		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r,
-		slots:      make(chan struct{}, cfg.Parallel),
+		takes:      make(chan struct{}, cfg.Parallel),
+		unlocks:    make(chan struct{}, cfg.Parallel),
 		lookTopics: make(chan struct{}, 1),
 		judgePoke:  make(chan struct{}, 1),
 		drained:    make(chan struct{}),

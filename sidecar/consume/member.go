@@ -90,7 +90,9 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 				checked = time.Now()
 				g.recheck(sctx, sess, &joined)
 			}
-			if !g.closeIfIdle(since) {
+			// Without the store leaving would not come to an end, and a pull that
+			// comes meanwhile could be served.
+			if sess.Ownership() != discovery.Proven || !g.closeIfIdle(since) {
 				continue
 			}
 		}

@@ -15,6 +15,10 @@ import (
 // messages that are known to be there and on their way from the brokers.
 const settleWait = 200 * time.Millisecond
 
+// leaveWait is how long a pull waits at least for the group to be left that it
+// wants to join.
+const leaveWait = 5 * time.Second
+
 // Pull takes messages of a topic for a group under a lease, after it has settled
 // the receipts that came along. Where there is none it waits as asked, and says
 // why it is empty. The first pull makes the group (and the topic, where that is
@@ -123,11 +127,15 @@ func (m *Manager) subscribe(ctx context.Context, req PullRequest) (*group, *shar
 		if m.isDraining() {
 			return nil, nil, errDraining()
 		}
-		// It is being left: join it anew when that is done.
+		// It is being left: join it anew when that is done. Leaving needs the
+		// store, so a pull does not wait for it for ever.
+		call, cancel := context.WithTimeout(ctx, max(req.Wait, leaveWait))
 		select {
 		case <-g.done:
-		case <-ctx.Done():
-			return nil, nil, storeError("join the group", ctx.Err())
+			cancel()
+		case <-call.Done():
+			cancel()
+			return nil, nil, storeError("leave the group to join it anew", call.Err())
 		}
 	}
 }
@@ -196,6 +204,9 @@ func (m *Manager) fill(ctx context.Context, g *group, s *share, req PullRequest,
 		until := deadline
 		if coming {
 			until = grace
+		}
+		if !alive {
+			s.wake() // what this pull may have been woken for goes to the next
 		}
 		if !alive || ctx.Err() != nil || !now.Before(until) {
 			d.Reason = &reason

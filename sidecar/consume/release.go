@@ -58,8 +58,8 @@ func (o *owner) giveUp(ctx context.Context) {
 func (o *owner) unlock(ctx context.Context) error {
 	m := o.s.g.m
 	select {
-	case m.slots <- struct{}{}:
-		defer func() { <-m.slots }()
+	case m.unlocks <- struct{}{}:
+		defer func() { <-m.unlocks }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

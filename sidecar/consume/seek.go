@@ -76,10 +76,11 @@ func (m *Manager) Seek(ctx context.Context, group, topic string, req api.SeekReq
 		for p, at := range target {
 			all[p] = at
 		}
-		seek := discovery.Seek{Epoch: 1, UUID: t.UUID, To: to, Offsets: all, Writer: discovery.NewNonce()}
-		if last != nil {
-			seek.Epoch = last.Epoch + 1
+		latest, err := m.latestEpoch(ctx, group, t, last)
+		if err != nil {
+			return api.Sought{}, err
 		}
+		seek := discovery.Seek{Epoch: latest + 1, UUID: t.UUID, To: to, Offsets: all, Writer: discovery.NewNonce()}
 		_, err = m.store.Commit(ctx, discovery.CAS(discovery.KeySeek(group, topic), discovery.Encode(seek), version))
 		if errors.Is(err, discovery.ErrConflict) {
 			continue
@@ -142,6 +143,35 @@ func (m *Manager) target(ctx context.Context, t upstream.Topic, req api.SeekRequ
 		target[p] = at
 	}
 	return "", target, nil
+}
+
+// latestEpoch is the highest seek epoch that anything tells of. Positions may be
+// ahead of the last seek where the store was wiped or restored from a backup,
+// and a seek that is not above them would be passed over in silence.
+func (m *Manager) latestEpoch(ctx context.Context, group string, t upstream.Topic, last *discovery.Seek) (uint64, error) {
+	var latest uint64
+	if last != nil {
+		latest = last.Epoch
+	}
+	stored, err := m.stored(ctx, group, t.Name)
+	if err != nil {
+		return 0, storeError("read the positions", err)
+	}
+	for _, st := range stored {
+		if offsets.SameTopic(st.Position.Topic, t.UUID) {
+			latest = max(latest, st.Position.SeekEpoch)
+		}
+	}
+	local, err := m.local.All(group, t.Name)
+	if err != nil {
+		return 0, apiError(api.CodeInternal, "read the local positions: %v", err)
+	}
+	for _, p := range local {
+		if offsets.SameTopic(p.Topic, t.UUID) {
+			latest = max(latest, p.SeekEpoch)
+		}
+	}
+	return latest, nil
 }
 
 // pending are the targets of the last seek that nobody has applied.

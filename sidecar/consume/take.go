@@ -60,8 +60,8 @@ func (o *owner) take(ctx context.Context) bool {
 func (o *owner) tryTake(ctx context.Context) error {
 	m := o.s.g.m
 	select {
-	case m.slots <- struct{}{}:
-		defer func() { <-m.slots }()
+	case m.takes <- struct{}{}:
+		defer func() { <-m.takes }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -250,6 +250,29 @@ func TestStoreWiped(t *testing.T) {
 	}
 }
 
+func TestSeekAfterTheStoreWasWiped(t *testing.T) {
+	l := newLab(t, map[string]int32{"views": 1})
+	l.produce("views", 0, 0, 5)
+	a := l.host("a")
+	drain(t, "g", "views", 5, a)
+	for range 2 {
+		if _, err := a.m.Seek(t.Context(), "g", "views", api.SeekRequest{To: "earliest"}); err != nil {
+			t.Fatal(err)
+		}
+		drain(t, "g", "views", 5, a)
+	}
+	l.store.Wipe() // the seeks are gone, the positions on the disk know of two
+	eventually(t, "owned again", func() bool {
+		g, err := a.m.Group(t.Context(), "g")
+		return err == nil && len(g.Owners) == 1 && g.Owners[0].Owner == "a" && len(a.partitions("g", "views")) == 1
+	})
+	s, err := a.m.Seek(t.Context(), "g", "views", api.SeekRequest{To: "earliest"})
+	if err != nil || s.SeekEpoch != 3 {
+		t.Fatalf("%+v %v", s, err)
+	}
+	drain(t, "g", "views", 5, a)
+}
+
 func TestGroupsDoNotDisturbEachOther(t *testing.T) {
 	l := newLab(t, map[string]int32{"views": 4})
 	for p := range int32(4) {

@@ -42,8 +42,8 @@ func newConsulClient(cfg ConsulConfig, maxConns int) (client *capi.Client, close
 		TLSHandshakeTimeout: 3 * time.Second,
 		IdleConnTimeout:     time.Minute,
 		MaxConnsPerHost:     maxConns,
-		MaxIdleConns:        8,
-		MaxIdleConnsPerHost: 8,
+		MaxIdleConns:        32,
+		MaxIdleConnsPerHost: 32,
 	}
 	if path, ok := strings.CutPrefix(ac.Address, "unix://"); ok {
 		// The library would replace our client by one of its own.

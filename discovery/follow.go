@@ -22,8 +22,8 @@ func OnError(f func(error)) FollowOption {
 // and after each change (several changes may come as one). It returns only
 // when ctx ends, with its error. Failed reads are tried again with a growing
 // pause; a change that no watch reported is seen after [MaxWait] at the latest,
-// since each watch then reads all again. f must not keep the slice's entries'
-// values if it changes them, and blocks the following while it runs.
+// since each watch then reads all again. f must not change what it is given, and
+// nothing is followed while it runs.
 //
 // A prefix is only text: that of a single key matches longer keys too.
 func Follow(ctx context.Context, store Store, prefix string, f func([]Entry), opts ...FollowOption) error {

@@ -25,7 +25,7 @@ type Op struct {
 	Session string
 }
 
-// Set writes a key whatever is there.
+// Set writes a key whatever is there, and leaves its lock as it is.
 func Set(key string, value []byte) Op { return Op{Verb: VerbSet, Key: key, Value: value} }
 
 // CAS writes a key if its version is still version; 0 means that it must be absent.
@@ -39,7 +39,8 @@ func Create(key string, value []byte) Op { return CAS(key, value, 0) }
 // Delete removes a key, present or not.
 func Delete(key string) Op { return Op{Verb: VerbDelete, Key: key} }
 
-// DeleteCAS removes a key if its version is still version.
+// DeleteCAS removes a key if its version is still version. A key that is gone
+// already counts as removed.
 func DeleteCAS(key string, version uint64) Op {
 	return Op{Verb: VerbDeleteCAS, Key: key, Version: version}
 }

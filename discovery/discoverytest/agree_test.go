@@ -123,20 +123,21 @@ func TestMemoryAgreesWithConsul(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run++
 		prefix := fmt.Sprintf("run%d/", run)
-		keys := []string{prefix + "a", prefix + "b", prefix + "p/1", prefix + "p/2"}
+		// Few of each, so that operations meet and often succeed.
+		keys := []string{prefix + "a", prefix + "p/1"}
 		drafts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) draft {
 			return draft{
 				verb:    d.Verb(rapid.IntRange(int(d.VerbSet), int(d.VerbAbsent)).Draw(t, "verb")),
 				key:     rapid.SampledFrom(keys).Draw(t, "key"),
-				value:   rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "value"),
-				session: rapid.SampledFrom([]int{0, 0, 0, 1, 1, 2}).Draw(t, "session"),
-				version: rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "version"),
+				value:   rapid.SampledFrom([]string{"x", "x", "y", ""}).Draw(t, "value"),
+				session: rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 1, 1, 2}).Draw(t, "session"),
+				version: rapid.SampledFrom([]int{0, 1, 1, 1, 1, 2}).Draw(t, "version"),
 			}
-		}), 1, 4)
+		}), 1, 3)
 		for _, s := range sides {
 			s.versions = map[string]uint64{}
 		}
-		for range rapid.IntRange(1, 12).Draw(t, "commits") {
+		for range rapid.IntRange(5, 30).Draw(t, "commits") {
 			commit := drafts.Draw(t, "commit")
 			for i, c := range commit {
 				if c.verb == d.VerbDeletePrefix {

@@ -2,7 +2,6 @@ package compat
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"os/exec"
 	"sync"
@@ -11,8 +10,8 @@ import (
 // confluent is librdkafka's Python client, confluent_kafka.
 type confluent struct{}
 
-//go:embed confluent.py
-var confluentScript string
+// script is in this folder, which is where tests run.
+const script = "confluent.py"
 
 func (confluent) Name() string { return "confluent-kafka (Python)" }
 
@@ -21,7 +20,7 @@ func (confluent) Produce(ctx context.Context, broker, topic, codec string, recor
 	if err != nil {
 		return err
 	}
-	_, err = run(ctx, toLines(records), python, "-c", confluentScript, "produce", broker, topic, codec)
+	_, err = run(ctx, toLines(records), python, script, "produce", broker, topic, codec)
 	return err
 }
 
@@ -30,7 +29,7 @@ func (confluent) Consume(ctx context.Context, broker, topic string) ([]Record, e
 	if err != nil {
 		return nil, err
 	}
-	out, err := run(ctx, "", python, "-c", confluentScript, "consume", broker, topic)
+	out, err := run(ctx, "", python, script, "consume", broker, topic)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"context"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 )
@@ -58,7 +59,8 @@ func segmentioPartition(ctx context.Context, broker, topic string, partition int
 	if err != nil || end == 0 {
 		return nil, err
 	}
-	r := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{broker}, Topic: topic, Partition: partition, MinBytes: 1, MaxBytes: 10 << 20})
+	r := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{broker}, Topic: topic, Partition: partition,
+		MinBytes: 1, MaxBytes: 10 << 20, MaxWait: 100 * time.Millisecond}) // its Close waits for the fetch under way
 	defer func() { _ = r.Close() }()
 	var records []Record
 	for {

@@ -147,15 +147,17 @@ func (l *Log) DeleteBefore(offset int64) error {
 	return nil
 }
 
-// moveStart raises the log's start, durably, and takes the segments below it out
-// of the log. The caller has both turns and removes their files.
+// moveStart raises the log's start, durably, if it is lower, and takes the
+// segments below it out of the log. The caller has both turns and removes their
+// files.
 //
 // The new start is on disk before a file goes: otherwise a power cut in the
 // middle could bring some of the files back and leave a hole between them.
 func (l *Log) moveStart(start int64) (dead []*segment, err error) {
 	l.mu.Lock()
 	before := l.start
-	if start <= before {
+	start = max(start, before)
+	if useless := len(l.segments) > 1 && l.segments[1].base <= start; start == before && !useless {
 		l.mu.Unlock()
 		return nil, nil
 	}

@@ -110,14 +110,7 @@ func (l *Log) timeInSegment(v view, start, ts int64) (found, error) {
 		}
 	}
 	o := bounds{v.base, v.next}
-	end := v.size
-	for _, d := range v.damage {
-		if pos < d.Pos {
-			end = d.Pos
-			break
-		}
-		pos = max(pos, d.End)
-	}
+	end := v.firstDamage(pos)
 	for {
 		f, err := l.timeInRun(v, pos, end, &o, start, ts)
 		if err != nil || f.offset >= 0 || end == v.size {
@@ -180,39 +173,121 @@ func (l *Log) timeInBatch(v view, pos int64, h record.Header, want func(record.R
 	if want(record.Record{Offset: whole.offset, Timestamp: whole.timestamp}) {
 		return whole, nil
 	}
-	if h.Codec() != record.None && l.unpack == nil {
+	f := nothing
+	readable, err := l.records(v, pos, h, func(r record.Record) bool {
+		if want(r) {
+			f = found{r.Offset, r.Timestamp, h.LeaderEpoch}
+		}
+		return f == nothing
+	})
+	if err == nil && !readable {
 		return whole, nil
+	}
+	return f, err
+}
+
+// records calls do for the records of a batch until it returns false. It reports
+// readable = false when it cannot look into the batch: what the producer sent is
+// not ours to judge, the consumer will see.
+func (l *Log) records(v view, pos int64, h record.Header, do func(record.Record) bool) (readable bool, err error) {
+	if h.Codec() != record.None && l.unpack == nil {
+		return false, nil
 	}
 	b := make([]byte, h.Size())
 	if _, err := v.file.ReadAt(b, pos); err != nil {
-		return nothing, err
+		return false, err
 	}
 	body := b[record.HeaderSize:]
 	if h.Codec() != record.None {
-		var err error
 		if body, err = l.unpack(h.Codec(), body); err != nil {
-			return whole, nil // it is what the producer sent; the consumer will see
+			return false, nil
 		}
 	}
 	for r, err := range record.Records(body, h) {
 		if err != nil {
-			return whole, nil
+			return false, nil
 		}
-		if want(r) {
-			return found{r.Offset, r.Timestamp, h.LeaderEpoch}, nil
+		if !do(r) {
+			return true, nil
 		}
 	}
-	return nothing, nil
+	return true, nil
 }
 
 func (l *Log) findMax() (found, error) {
 	highest := int64(-1)
-	err := l.eachView(func(v view, _ int64) (bool, error) {
-		highest = max(highest, l.maxOf(v))
-		return false, nil
+	err := l.eachView(func(v view, start int64) (bool, error) {
+		ts := l.maxOf(v)
+		var err error
+		if start > v.base && ts > highest { // it may belong to a record that was deleted
+			ts, err = l.maxFrom(v, start)
+		}
+		highest = max(highest, ts)
+		return false, err
 	})
 	if err != nil || highest < 0 {
 		return nothing, err
 	}
 	return l.findTime(highest)
+}
+
+// maxFrom is the highest timestamp in a segment from an offset on.
+func (l *Log) maxFrom(v view, start int64) (highest int64, err error) {
+	highest = -1
+	pos, err := l.seek(v, start)
+	if err != nil {
+		return highest, err
+	}
+	for from, end := pos, v.firstDamage(pos); ; from, end = v.after(end) {
+		if err := l.maxInRun(v, from, end, start, &highest); err != nil || end == v.size {
+			return highest, err
+		}
+	}
+}
+
+// maxInRun raises highest by what a run of sound batches has.
+func (l *Log) maxInRun(v view, pos, end, start int64, highest *int64) error {
+	w := newWalker(v.file, pos, end, &headerWindows)
+	defer w.done()
+	for {
+		h, err := w.header()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil && isIOError(err):
+			return err
+		case err != nil:
+			return &doubtError{v.segment, w.pos, err}
+		}
+		if h.MaxTimestamp > *highest && h.LastOffset() >= start {
+			ts := h.MaxTimestamp
+			if h.BaseOffset < start {
+				inside := int64(-1)
+				readable, err := l.records(v, w.pos, h, func(r record.Record) bool {
+					if r.Offset >= start {
+						inside = max(inside, r.Timestamp)
+					}
+					return true
+				})
+				if err != nil {
+					return err
+				}
+				if readable {
+					ts = inside
+				}
+			}
+			*highest = max(*highest, ts)
+		}
+		w.skip(h)
+	}
+}
+
+// firstDamage is where the run of sound batches ends in which pos lies.
+func (v view) firstDamage(pos int64) int64 {
+	for _, d := range v.damage {
+		if d.Pos >= pos {
+			return d.Pos
+		}
+	}
+	return v.size
 }

@@ -50,7 +50,7 @@ func (l *Log) truncate(i int, v view, offset int64) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if err := l.lowerCheckpoint(v.base); err != nil {
+	if err := l.lowerCheckpoint(v.base, end); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	l.mu.Lock()
@@ -69,6 +69,7 @@ func (l *Log) truncate(i int, v view, offset int64) error {
 	l.open = slices.DeleteFunc(l.open, func(o *segment) bool { return o.gone || o == s })
 	l.marks = [len(l.marks)]mark{}
 	l.end, l.torn, l.dirDirty = end, false, true
+	l.start = min(l.start, end) // the batch may have begun below a start inside it
 	l.flushed = mark{min(l.flushed.offset, end), min(l.flushed.base, v.base), -1}
 	l.recut = true
 	var changed bool
@@ -116,9 +117,9 @@ func cutAt(f disk.File, v view, offset int64) (pos, end int64, err error) {
 
 // lowerCheckpoint moves the recovery point back to the start of the segment
 // before anything of it is cut: a recovery point must never lie above the end.
-func (l *Log) lowerCheckpoint(base int64) error {
+func (l *Log) lowerCheckpoint(base, end int64) error {
 	cp := checkpoint{
-		Start: l.StartOffset(), Recovery: base, Segment: base, LastTime: -1, MaxTimestamp: -1,
+		Start: min(l.StartOffset(), end), Recovery: base, Segment: base, LastTime: -1, MaxTimestamp: -1,
 		Snapshot: unknownSnapshot,
 	}
 	if err := disk.WriteFileAtomic(l.fs, l.dir, l.dir+"/"+checkpointFile, cp.encode()); err != nil {

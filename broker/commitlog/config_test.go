@@ -1,0 +1,91 @@
+package commitlog
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestConfigFromTopic(t *testing.T) {
+	c, f, err := ConfigFromTopic(nil)
+	if err != nil || c != DefaultConfig() || !f.EveryAppend() || f.Interval != 0 {
+		t.Errorf("defaults: %+v %+v %v", c, f, err)
+	}
+	c, f, err = ConfigFromTopic(map[string]string{
+		"segment.bytes": "2048", "segment.ms": "60000", "retention.ms": "3600000", "retention.bytes": "10000",
+		"max.message.bytes": "5000", "index.interval.bytes": "512", "flush.messages": "100", "flush.ms": "250",
+		"cleanup.policy": "delete", "compression.type": "producer", "min.insync.replicas": "1",
+	})
+	want := DefaultConfig()
+	want.SegmentBytes, want.SegmentAge, want.Retention, want.RetentionBytes = 2048, time.Minute, time.Hour, 10000
+	want.MaxBatchBytes, want.IndexInterval = 5000, 512
+	if err != nil || c != want || f != (FlushPolicy{100, 250 * time.Millisecond}) || f.EveryAppend() {
+		t.Errorf("got %+v %+v %v", c, f, err)
+	}
+	c, f, err = ConfigFromTopic(map[string]string{
+		"retention.ms": "-1", "segment.ms": "9223372036854775807",
+		"flush.ms": "9223372036854775807", "flush.messages": "9223372036854775807",
+	})
+	if err != nil || c.Retention != -1 || c.SegmentAge != math.MaxInt64 || f.Interval != 0 || f.Messages != math.MaxInt64 {
+		t.Errorf("never and for ever: %+v %+v %v", c, f, err)
+	}
+}
+
+func TestConfigFromTopicRefuses(t *testing.T) {
+	for _, c := range []struct{ name, value, want string }{
+		{"segment.bytes", "10", "use a whole number from 1024"},
+		{"segment.bytes", "1GB", "use a whole number"},
+		{"segment.bytes", "2147483648", "to 2147483647"},
+		{"retention.ms", "7d", "use milliseconds"},
+		{"retention.ms", "-2", "use milliseconds"},
+		{"retention.bytes", "-2", "from -1"},
+		{"flush.messages", "0", "from 1"},
+		{"max.message.bytes", "10", "from 62"},
+		{"cleanup.policy", "compact", `only "delete" is supported: compaction is not available yet`},
+		{"cleanup.policy", "compact,delete", "not available yet"},
+		{"compression.type", "zstd", `only "producer"`},
+		{"message.timestamp.type", "LogAppendTime", `only "CreateTime"`},
+		{"retention.mss", "1", `unknown topic config "retention.mss": known are cleanup.policy, `},
+	} {
+		_, _, err := ConfigFromTopic(map[string]string{c.name: c.value})
+		if err == nil || !strings.Contains(err.Error(), c.name) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s=%s: %v, want one with %q", c.name, c.value, err, c.want)
+		}
+	}
+}
+
+func TestValidateNamesTheKey(t *testing.T) {
+	for key, spoil := range map[string]func(*Config){
+		"segment_bytes":       func(c *Config) { c.SegmentBytes = 1 << 31 },
+		"segment_age":         func(c *Config) { c.SegmentAge = 0 },
+		"retention":           func(c *Config) { c.Retention = 0 },
+		"retention_bytes":     func(c *Config) { c.RetentionBytes = -2 },
+		"index_interval":      func(c *Config) { c.IndexInterval = 0 },
+		"max_batch_bytes":     func(c *Config) { c.MaxBatchBytes = 61 },
+		"checkpoint_bytes":    func(c *Config) { c.CheckpointBytes = 0 },
+		"producer_expiration": func(c *Config) { c.ProducerExpiration = -1 },
+	} {
+		c := DefaultConfig()
+		spoil(&c)
+		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), key+": got ") {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSetConfigHoldsFromTheNextAppend(t *testing.T) {
+	l := open(t, newDisk(t), DefaultConfig())
+	appendValues(t, l, 30)
+	must(t, l.SetConfig(smallConfig()))
+	appendValues(t, l, 30)
+	if len(l.segments) < 3 {
+		t.Errorf("%d segments, the limit was lowered", len(l.segments))
+	}
+	if err := l.SetConfig(Config{}); err == nil {
+		t.Error("a bad config is taken")
+	}
+}

@@ -37,8 +37,9 @@ func TestKilledBrokerHasEverythingAcknowledged(t *testing.T) {
 	w := start(t)
 	id := w.topic("t", 2, map[string]string{"segment.bytes": "2000"})
 	want := numbered(300, "value")
+	cl := w.client()
 	for _, v := range want {
-		produce(t, w.client(), "t", v)
+		produce(t, cl, "t", v)
 	}
 	r := w.dial()
 	for i := range int32(7) {

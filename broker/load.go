@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"strings"
 	"time"
 
@@ -18,6 +19,9 @@ func (b *Broker) load() error {
 	root := b.cfg.DataDir
 	if err := b.fs.MkdirAll(root, 0o755); err != nil {
 		return fmt.Errorf("data_dir: cannot make %s: %w", root, err)
+	}
+	if err := b.fs.SyncDir(path.Dir(root)); err != nil { // it may be new, and all that is in it hangs on this
+		return fmt.Errorf("data_dir: cannot sync the folder of %s: %w", root, err)
 	}
 	entries, err := b.fs.ReadDir(root)
 	if err != nil {

@@ -63,6 +63,9 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 
 // Serve binds the listener and returns; serving goes on in the background until Close.
 func (s *Server) Serve() error {
+	if err := probe(s.cfg.Listen); err != nil {
+		return fmt.Errorf("listen: cannot serve on %q: %w: choose a free address", s.cfg.Listen, err)
+	}
 	booted := make(chan error, 1)
 	stopped := make(chan error, 1)
 	s.wg.Add(1)
@@ -93,6 +96,15 @@ func (s *Server) Serve() error {
 		s.sweep()
 	}()
 	return nil
+}
+
+// probe binds the address for a moment, because gnet loses the reason when it cannot.
+func probe(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // Addr is the bound address, host:port; empty before Serve.

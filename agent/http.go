@@ -69,14 +69,18 @@ func (a *Agent) serveHTTP() (stop func(), err error) {
 	a.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := server.Serve(listener); err != nil {
+		if err := server.Serve(listener); err != nil && a.life.Err() == nil {
 			a.log.Error("the HTTP endpoints stopped", zap.Error(err))
 		}
 	})
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
 		defer cancel()
-		_ = server.ShutdownWithContext(ctx)
+		if err := server.ShutdownWithContext(ctx); err != nil {
+			a.log.Debug("HTTP requests were cut off", zap.Error(err))
+		}
+		// A server that had not begun to serve yet does not see the shutdown.
+		_ = listener.Close()
 		wg.Wait()
 	}, nil
 }

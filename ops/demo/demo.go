@@ -74,18 +74,19 @@ func (d demo) flow(ctx context.Context, sides []side, start time.Time) error {
 		reference = append(reference, line)
 	}
 	ok := true
+	since := func() string { return fmt.Sprintf("(%.1f s)", time.Since(start).Seconds()) }
 	arrivals, err := gather(ctx, sides, group, topic, posted)
 	if err != nil {
 		return err
 	}
 	d.topPages(arrivals)
-	ok = d.report(fmt.Sprintf("group %s, through A and B at once", group), append(checks(reference, arrivals), both(sides, arrivals)...)) && ok
+	ok = d.report(fmt.Sprintf("group %s, through A and B at once %s", group, since()), append(checks(reference, arrivals), both(sides, arrivals)...)) && ok
 	ok = d.report("acknowledged", []Check{lag(ctx, sides[1], group, topic)}) && ok
 
 	if arrivals, err = gather(ctx, sides[1:], "audit", topic, posted); err != nil {
 		return err
 	}
-	ok = d.report("group audit sees all again", checks(reference, arrivals)) && ok
+	ok = d.report("group audit sees all again "+since(), checks(reference, arrivals)) && ok
 
 	if _, err := sides[1].client.Seek(ctx, group, topic, "earliest"); err != nil {
 		return fmt.Errorf("seeking %s to earliest: %w", group, err)
@@ -93,7 +94,7 @@ func (d demo) flow(ctx context.Context, sides []side, start time.Time) error {
 	if arrivals, err = gather(ctx, sides, group, topic, posted); err != nil {
 		return err
 	}
-	ok = d.report(fmt.Sprintf("group %s, sought to earliest, sees all again", group), checks(reference, arrivals)) && ok
+	ok = d.report(fmt.Sprintf("group %s, sought to earliest, sees all again %s", group, since()), checks(reference, arrivals)) && ok
 	d.say("\n%.1f s in all", time.Since(start).Seconds())
 	if !ok {
 		return errChecks

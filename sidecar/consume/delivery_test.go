@@ -2,8 +2,11 @@ package consume
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"sidestream/sdk/api"
 )
@@ -226,5 +229,53 @@ func TestCloseAnswersAndWaitsForAcks(t *testing.T) {
 		if es, err := l.store.List(t.Context(), prefix); err != nil || len(es) > 0 {
 			t.Fatalf("left behind under %s: %v %v", prefix, es, err)
 		}
+	}
+}
+
+func TestPrefetchIsBounded(t *testing.T) {
+	const partitions, each = 4, 400
+	l := newLab(t, map[string]int32{"jobs": partitions})
+	var rs []*kgo.Record
+	for i := range partitions * each {
+		value := make([]byte, 1<<10)
+		for j := range value {
+			value[j] = byte(rand.Int()) // which no codec shortens
+		}
+		rs = append(rs, &kgo.Record{Topic: "jobs", Partition: int32(i % partitions), Value: value})
+		if len(rs) == 80 { // small batches, so that the bound is near
+			if err := l.prod.ProduceSync(t.Context(), rs...).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			rs = nil
+		}
+	}
+	const process = 128 << 10
+	a := l.host("a", func(c *Config) {
+		c.PrefetchCount, c.PrefetchBytes, c.ProcessBytes = 100, 64<<10, process
+		c.FetchBytes, c.PartitionFetchBytes = 64<<10, 16<<10
+	})
+	a.pull(PullRequest{Group: "g", Topic: "jobs"})
+	most := int64(0)
+	full := func() bool {
+		most = max(most, a.m.reader.buffered.Load())
+		return most >= process/2
+	}
+	eventually(t, "read ahead", full)
+	end := time.Now().Add(500 * time.Millisecond)
+	for time.Now().Before(end) {
+		full()
+		time.Sleep(time.Millisecond)
+	}
+	// One fetch may overrun the bound: of each partition by what it asks for and
+	// one batch (20 messages), and a message costs more than its value.
+	if limit := int64(process + partitions*(16<<10+20<<10)*5/4); most > limit {
+		t.Fatalf("%d bytes held, at most %d wanted", most, limit)
+	}
+	sum := drain(t, "g", "jobs", partitions*each, a)
+	if r := sum.repeated(); len(r) > 0 {
+		t.Fatalf("delivered twice: %v", r)
+	}
+	if held := a.m.reader.buffered.Load(); held != 0 {
+		t.Fatalf("%d bytes held with everything acknowledged", held)
 	}
 }

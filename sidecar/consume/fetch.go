@@ -75,6 +75,19 @@ func (r *reader) runWorker(broker int32, wake chan struct{}) {
 	}
 }
 
+// firstFetch bounds what is asked for before it is known how much a batch grows
+// in memory.
+const firstFetch = 64 << 10
+
+// askFor is how many bytes to ask the brokers for so that they fit into room
+// when they are decompressed: limits of a fetch are of bytes on the wire.
+func askFor(room, limit int, growth float64) int {
+	if growth == 0 {
+		return min(room, limit, firstFetch)
+	}
+	return max(1<<10, min(int(float64(room)/max(1, growth)), limit))
+}
+
 // gather is what to fetch from a broker now: the cursors placed there that have
 // room, how many there are without, and how long to wait when there are none
 // with (0: until woken). It is not ok, and the worker is gone, when no cursor is
@@ -112,7 +125,7 @@ func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause ti
 			left++
 			continue
 		}
-		ws = append(ws, wanted{c, offset, min(bytes, r.cfg.PartitionFetchBytes)})
+		ws = append(ws, wanted{c, offset, askFor(bytes, r.cfg.PartitionFetchBytes, c.growth)})
 	}
 	slices.SortFunc(ws, func(a, b wanted) int {
 		return cmp.Or(cmp.Compare(a.c.topic, b.c.topic), cmp.Compare(a.c.partition, b.c.partition), cmp.Compare(a.offset, b.offset))
@@ -138,7 +151,11 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxWaitMillis = int32(max(1, wait.Milliseconds()))
 	req.MinBytes = 1
-	req.MaxBytes = int32(min(int64(r.cfg.FetchBytes), max(1<<16, r.cfg.ProcessBytes-r.buffered.Load())))
+	growth := 1.0
+	for _, w := range ws {
+		growth = max(growth, w.c.growth)
+	}
+	req.MaxBytes = int32(askFor(int(min(r.cfg.ProcessBytes-r.buffered.Load(), 1<<30)), r.cfg.FetchBytes, growth))
 	req.IsolationLevel = 1 // read_committed
 	at := map[string]int{}
 	noIDs, skipped := false, false
@@ -249,6 +266,15 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		return false
 	}
 	c.failures, c.retryAt, c.fetched = 0, time.Time{}, true
+	if n := len(rp.RecordBatches); n > 0 && len(part.Records) > 0 {
+		held := 0
+		for _, rec := range part.Records {
+			held += sizeOf(rec)
+		}
+		// Rising at once and falling slowly, since too little costs a fetch and
+		// too much memory.
+		c.growth = max(float64(held)/float64(n), c.growth*0.9)
+	}
 	c.sink.trouble("")
 	c.sink.accept(w.offset, part, next)
 	return next > w.offset

@@ -1,7 +1,6 @@
 package consume
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,120 +16,6 @@ import (
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume/plan"
 )
-
-// runPlanner makes this sidecar plan the group, or stand by for it, while it is
-// one of the two oldest members.
-func (g *group) runPlanner(ctx context.Context, sess discovery.Session) {
-	for ctx.Err() == nil {
-		if !g.nearPlanner(ctx) {
-			if pause(ctx, g.m.cfg.Recheck) != nil {
-				return
-			}
-			continue
-		}
-		if !g.standBy(ctx, sess) {
-			return
-		}
-		g.setPlanning(true)
-		newPlanner(g, sess).run(ctx)
-		g.setPlanning(false)
-	}
-}
-
-// nearPlanner says whether this sidecar is one of the two oldest members.
-func (g *group) nearPlanner(ctx context.Context) bool {
-	es, err := g.m.store.List(ctx, discovery.PrefixMembers(g.name))
-	if err != nil {
-		return false
-	}
-	slices.SortFunc(es, func(a, b discovery.Entry) int {
-		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key, b.Key))
-	})
-	mine := discovery.KeyMember(g.name, g.m.id)
-	at := slices.IndexFunc(es, func(e discovery.Entry) bool { return e.Key == mine })
-	return at == 0 || at == 1
-}
-
-// standBy watches the planner's lock and takes it as soon as it is free. The
-// planner's own failure is suspected from here.
-func (g *group) standBy(ctx context.Context, sess discovery.Session) (planning bool) {
-	wctx, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
-
-	key := discovery.KeyPlanner(g.name)
-	var mu sync.Mutex // guards current
-	var current discovery.Planner
-	wg.Go(func() {
-		g.m.judging(wctx, func(ctx context.Context, services []string) {
-			mu.Lock()
-			p := current
-			mu.Unlock()
-			if p.Service != "" && p.Sidecar != g.m.id && slices.Contains(services, p.Service) {
-				g.m.endSession(ctx, p.Sidecar, p.Session, g.name)
-			}
-		})
-	})
-	free := make(chan struct{}, 1)
-	wg.Go(func() {
-		_ = discovery.Follow(wctx, g.m.store, key, func(es []discovery.Entry) {
-			i := slices.IndexFunc(es, func(e discovery.Entry) bool { return e.Key == key && e.Session != "" })
-			var p discovery.Planner
-			if i >= 0 {
-				p, _ = discovery.Decode[discovery.Planner](es[i])
-			}
-			mu.Lock()
-			current = p
-			mu.Unlock()
-			if i < 0 || es[i].Session == sess.ID() {
-				kick(free)
-			}
-		})
-	})
-	retry := time.NewTicker(g.m.cfg.Recheck)
-	defer retry.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-free:
-		case <-retry.C:
-			mu.Lock()
-			taken := current.Session != ""
-			mu.Unlock()
-			if taken {
-				continue
-			}
-		}
-		value := discovery.Planner{Sidecar: g.m.id, Session: sess.ID(), Service: g.m.service, Writer: discovery.NewNonce()}
-		_, err := g.m.store.Commit(ctx, discovery.Acquire(key, discovery.Encode(value), sess.ID()))
-		if err == nil {
-			return true
-		}
-		if !errors.Is(err, discovery.ErrConflict) {
-			if pause(ctx, 200*time.Millisecond) != nil {
-				return false
-			}
-			kick(free)
-		}
-	}
-}
-
-// endSession ends the session of a sidecar that is suspected to be dead.
-func (m *Manager) endSession(ctx context.Context, sidecar, session, group string) {
-	if session == "" || sidecar == m.id {
-		return
-	}
-	if err := m.store.DestroySession(ctx, session); err != nil {
-		m.log.Warn("the session of a sidecar that does not answer cannot be ended yet",
-			zap.String("sidecar", sidecar), zap.String("group", group), zap.Error(err))
-		return
-	}
-	m.metrics.suspected.Inc()
-	m.log.Warn("a sidecar does not answer: its session is ended and its partitions move",
-		zap.String("sidecar", sidecar), zap.String("group", group))
-}
 
 // planner plans one group for as long as it holds the lock.
 type planner struct {
@@ -163,13 +48,18 @@ type written struct {
 	assignment discovery.Assignment
 }
 
-func newPlanner(g *group, sess discovery.Session) *planner {
-	return &planner{
+// newPlanner makes the group's planner; before is whoever planned it last.
+func newPlanner(g *group, sess discovery.Session, before string) *planner {
+	p := &planner{
 		g: g, sess: sess, poke: make(chan struct{}, 1),
 		members: map[string]member{}, seeks: map[string]uint64{},
 		planned: map[plan.TopicPartition]string{}, counts: map[string]int32{},
 		last: map[string]member{}, written: map[string]written{},
 	}
+	if before != "" && before != g.m.id {
+		p.last[before] = member{}
+	}
+	return p
 }
 
 var errPlannerLost = errors.New("the planner's lock is lost")
@@ -378,14 +268,18 @@ func (p *planner) load(ctx context.Context, members map[string]member) error {
 		}
 		p.number = max(p.number, a.Plan)
 		p.written[id] = written{m.created, a}
+		p.last[id] = m
 		for topic, ns := range a.Partitions {
 			for _, n := range ns {
 				p.planned[plan.TopicPartition{Topic: topic, Partition: n}] = id
 			}
 		}
 	}
-	// Who had partitions was a member: that tells who is missing now.
+	// Who had partitions or planned was a member: that tells who is missing now.
 	for _, id := range p.planned {
+		p.last[id] = members[id]
+	}
+	for id := range p.last {
 		p.last[id] = members[id]
 	}
 	return nil
@@ -428,7 +322,6 @@ func (p *planner) cause(ctx context.Context, members map[string]member, counts m
 	for _, id := range slices.Sorted(maps.Keys(members)) {
 		was, known := p.last[id]
 		switch {
-		case !known && len(p.last) == 0 && id != p.g.m.id:
 		case !known:
 			why = append(why, id+" joined")
 		case was.created != members[id].created:

@@ -127,3 +127,22 @@ func TestBackOff(t *testing.T) {
 		}
 	}
 }
+
+func TestAskFor(t *testing.T) {
+	for _, c := range []struct {
+		room, limit int
+		growth      float64
+		want        int
+	}{
+		{4 << 20, 1 << 20, 0, firstFetch}, // not known yet
+		{1 << 10, 1 << 20, 0, 1 << 10},
+		{4 << 20, 1 << 20, 1.1, 1 << 20},
+		{4 << 20, 1 << 20, 40, 104857},
+		{4 << 20, 1 << 20, 0.5, 1 << 20},
+		{4 << 10, 1 << 20, 100, 1 << 10},
+	} {
+		if got := askFor(c.room, c.limit, c.growth); got != c.want {
+			t.Errorf("%d room, limit %d, growth %g: %d, want %d", c.room, c.limit, c.growth, got, c.want)
+		}
+	}
+}

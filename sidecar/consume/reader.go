@@ -71,7 +71,8 @@ type cursor struct {
 	// Of the finder while it is not placed, of the broker's worker while it is.
 	failures int
 	retryAt  time.Time
-	fetched  bool // a fetch has answered since it was added
+	fetched  bool    // a fetch has answered since it was added
+	growth   float64 // bytes in memory for each byte fetched, as last seen; 0: not known
 }
 
 const noBroker = int32(-1)

@@ -10,6 +10,7 @@ import (
 
 	"sidestream/discovery"
 	"sidestream/sdk/api"
+	"sidestream/sidecar/offsets"
 )
 
 func TestTakeoverRepeatsOnlySinceTheCheckpoint(t *testing.T) {
@@ -96,6 +97,9 @@ func TestTakeoverOfThePlanner(t *testing.T) {
 	g, err := b.m.Group(t.Context(), "g")
 	if err != nil || g.Planner != "b" {
 		t.Fatalf("planner %q, %v", g.Planner, err)
+	}
+	if !slices.ContainsFunc(g.History, func(m api.Move) bool { return m.Cause == "a's session ended" }) {
+		t.Fatalf("history %+v", g.History)
 	}
 }
 
@@ -298,4 +302,44 @@ func TestGroupsDoNotDisturbEachOther(t *testing.T) {
 	if after := gens(); after != before {
 		t.Fatalf("generations of the other group: %s, before %s", after, before)
 	}
+}
+
+func TestOwnerThatIsCutOff(t *testing.T) {
+	l := newLab(t, map[string]int32{"views": 1})
+	l.produce("views", 0, 0, 6)
+	a, b := l.host("a"), l.host("b")
+	req := PullRequest{Group: "g", Topic: "views", Max: 1, Lease: time.Minute}
+	a.ackAll("g", "views", a.pullSome(req))
+	b.pull(req)
+	eventually(t, "the checkpoint", func() bool {
+		st, err := b.m.stored(t.Context(), "g", "views")
+		return err == nil && st[0].Position.Low == 1
+	})
+	a.store.SetCut(true)
+	// The others suspect it, end its session, and take over …
+	eventually(t, "b has it", func() bool { return len(b.partitions("g", "views")) == 1 })
+	// … while it goes on, since it cannot know: the promise is at least once.
+	d := a.pullSome(req)
+	eventually(t, "past the fence", func() bool { return a.session().Ownership() == discovery.Unproven })
+	r := a.ack("g", "views", receiptsOf(d)...)
+	if r.OK != 1 || !r.Results[0].Provisional || offsetsOf(d.Messages) != "[1]" {
+		t.Fatalf("%s: %+v", offsetsOf(d.Messages), r)
+	}
+	late := a.pullSome(req)
+	// Back again it learns that the session is lost, and hands out no more under
+	// it; what it had acknowledged is added to the group's position.
+	sess := a.session()
+	a.store.SetCut(false)
+	<-sess.Lost()
+	if r := a.ack("g", "views", receiptsOf(late)...); r.OK != 0 || r.Results[0].Error.Code != api.CodeLeaseLost {
+		t.Fatalf("an ack under the lost session: %+v", r)
+	}
+	eventually(t, "the provisional ack in the stored position", func() bool {
+		st, err := l.store.Get(t.Context(), discovery.KeyOffset("g", "views", 0))
+		if err != nil {
+			return false
+		}
+		s, err := offsets.DecodeStored(st)
+		return err == nil && s.Owner == "b" && s.Generation == 2 && s.Position.IsAcked(1)
+	})
 }

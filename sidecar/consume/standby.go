@@ -1,0 +1,138 @@
+package consume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"sidestream/discovery"
+)
+
+// runPlanner makes this sidecar plan the group, or stand by for it, while it is
+// one of the two oldest members.
+func (g *group) runPlanner(ctx context.Context, sess discovery.Session) {
+	for ctx.Err() == nil {
+		if !g.nearPlanner(ctx) {
+			if pause(ctx, g.m.cfg.Recheck) != nil {
+				return
+			}
+			continue
+		}
+		before, ok := g.standBy(ctx, sess)
+		if !ok {
+			return
+		}
+		g.setPlanning(true)
+		newPlanner(g, sess, before).run(ctx)
+		g.setPlanning(false)
+	}
+}
+
+// nearPlanner says whether this sidecar is one of the two oldest members.
+func (g *group) nearPlanner(ctx context.Context) bool {
+	es, err := g.m.store.List(ctx, discovery.PrefixMembers(g.name))
+	if err != nil {
+		return false
+	}
+	slices.SortFunc(es, func(a, b discovery.Entry) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key, b.Key))
+	})
+	mine := discovery.KeyMember(g.name, g.m.id)
+	at := slices.IndexFunc(es, func(e discovery.Entry) bool { return e.Key == mine })
+	return at == 0 || at == 1
+}
+
+// standBy watches the planner's lock and takes it as soon as it is free. The
+// planner's own failure is suspected from here. It returns who planned before,
+// as far as that was seen.
+func (g *group) standBy(ctx context.Context, sess discovery.Session) (predecessor string, planning bool) {
+	wctx, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+
+	key := discovery.KeyPlanner(g.name)
+	var mu sync.Mutex // guards current and before
+	var current discovery.Planner
+	var before string
+	wg.Go(func() {
+		g.m.judging(wctx, func(ctx context.Context, services []string) {
+			mu.Lock()
+			p := current
+			mu.Unlock()
+			if p.Service != "" && p.Sidecar != g.m.id && slices.Contains(services, p.Service) {
+				g.m.endSession(ctx, p.Sidecar, p.Session, g.name)
+			}
+		})
+	})
+	free := make(chan struct{}, 1)
+	wg.Go(func() {
+		_ = discovery.Follow(wctx, g.m.store, key, func(es []discovery.Entry) {
+			i := slices.IndexFunc(es, func(e discovery.Entry) bool { return e.Key == key && e.Session != "" })
+			var p discovery.Planner
+			if i >= 0 {
+				p, _ = discovery.Decode[discovery.Planner](es[i])
+			}
+			mu.Lock()
+			current = p
+			if p.Sidecar != "" && p.Sidecar != g.m.id {
+				before = p.Sidecar
+			}
+			mu.Unlock()
+			if i < 0 || es[i].Session == sess.ID() {
+				kick(free)
+			}
+		})
+	})
+	retry := time.NewTicker(g.m.cfg.Recheck)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return "", false
+		case <-free:
+		case <-retry.C:
+			mu.Lock()
+			taken := current.Session != ""
+			mu.Unlock()
+			if taken {
+				continue
+			}
+		}
+		value := discovery.Planner{Sidecar: g.m.id, Session: sess.ID(), Service: g.m.service, Writer: discovery.NewNonce()}
+		_, err := g.m.store.Commit(ctx, discovery.Acquire(key, discovery.Encode(value), sess.ID()))
+		if err == nil {
+			mu.Lock()
+			predecessor = before
+			mu.Unlock()
+			return predecessor, true
+		}
+		if !errors.Is(err, discovery.ErrConflict) {
+			if pause(ctx, 200*time.Millisecond) != nil {
+				return "", false
+			}
+			kick(free)
+		}
+	}
+}
+
+// endSession ends the session of a sidecar that is suspected to be dead.
+func (m *Manager) endSession(ctx context.Context, sidecar, session, group string) {
+	if session == "" || sidecar == m.id {
+		return
+	}
+	if err := m.store.DestroySession(ctx, session); err != nil {
+		m.log.Warn("the session of a sidecar that does not answer cannot be ended yet",
+			zap.String("sidecar", sidecar), zap.String("group", group), zap.Error(err))
+		return
+	}
+	m.metrics.suspected.Inc()
+	m.log.Warn("a sidecar does not answer: its session is ended and its partitions move",
+		zap.String("sidecar", sidecar), zap.String("group", group))
+}

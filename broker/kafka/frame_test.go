@@ -51,10 +51,16 @@ func cut(t *testing.T, pieces [][]byte, maxBytes int64) ([][]byte, error) {
 }
 
 func TestFramesComeOutWholeHoweverTheyAreSplit(t *testing.T) {
+	split(t, []int{8, 9, 100, 4096, 70_000}, []int{1, 3, 4, 5, 1000})
+	split(t, []int{8, 70_000, 3 << 20, 9}, []int{1000, 65536, 4 << 20}) // one that grows past its first chunk
+}
+
+func split(t *testing.T, sizes, steps []int) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	var stream []byte
 	var want [][]byte
-	for _, size := range []int{8, 9, 100, 4096, 70_000, 3 << 20} {
+	for _, size := range sizes {
 		b := make([]byte, size)
 		for i := range b {
 			b[i] = byte(rng.Uint32())
@@ -63,7 +69,7 @@ func TestFramesComeOutWholeHoweverTheyAreSplit(t *testing.T) {
 		stream = binary.BigEndian.AppendUint32(stream, uint32(size))
 		stream = append(stream, b...)
 	}
-	for _, step := range []int{1, 3, 4, 5, 1000, 65536, len(stream)} {
+	for _, step := range steps {
 		var pieces [][]byte
 		for rest := stream; len(rest) > 0; {
 			n := min(step, len(rest))

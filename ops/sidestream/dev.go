@@ -146,7 +146,11 @@ func runDev(ctx context.Context, o devOptions, log *zap.Logger, out io.Writer) (
 	if _, err := io.WriteString(out, banner(o.dataDir, info)); err != nil {
 		return err
 	}
-	return parts.wait()
+	if err := parts.wait(); err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, "Stopping.\n")
+	return err
 }
 
 func (o devOptions) address(port int) string {

@@ -78,5 +78,10 @@ func (c Config) Validate() error {
 	if err := c.Broker.Validate(); err != nil {
 		return fmt.Errorf("broker.%w", err)
 	}
+	if host, _, err := net.SplitHostPort(c.Broker.Listen); err == nil && c.Broker.Advertise == "" {
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			return fmt.Errorf("broker.advertise: is empty, but broker.listen %q is every address of the host: name the host:port that clients reach it by, such as broker1.example:9092", c.Broker.Listen)
+		}
+	}
 	return nil
 }

@@ -19,6 +19,7 @@ func TestConfigValidate(t *testing.T) {
 		"store_timeout":       func(c *Config) { c.StoreTimeout = -time.Second },
 		"start_wait":          func(c *Config) { c.StartWait = 0 },
 		"shutdown_timeout":    func(c *Config) { c.ShutdownTimeout = 0 },
+		"broker.advertise":    func(c *Config) { c.Broker.Listen = ":9092" },
 		"broker.loops":        func(c *Config) { c.Broker.Loops = 0 },
 	} {
 		c := DefaultConfig()

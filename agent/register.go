@@ -280,6 +280,11 @@ func (r *registrar) refuseCopy(ctx context.Context) error {
 		if r.registered {
 			return text
 		}
+		if own := r.a.theBroker(); own != nil { // after a start without the store
+			if host, port := own.Advertised(); host == b.Host && port == b.Port {
+				return nil // it would be ourselves that we find alive
+			}
+		}
 		if b.Port == 0 || !accepts(ctx, where) {
 			return nil
 		}

@@ -80,7 +80,7 @@ func (g *group) reconcile(ctx context.Context, sess discovery.Session, owners *s
 		for p := range want {
 			if s.owners[p] == nil {
 				o := newOwner(s, p, sess, a.Plan, a.Cause)
-				s.owners[p] = o
+				s.owners[p], s.ordered = o, nil
 				fresh = append(fresh, o)
 			}
 		}

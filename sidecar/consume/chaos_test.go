@@ -16,7 +16,10 @@ import (
 // as acknowledged was delivered to an application, which acknowledged it.
 func TestNothingIsSkipped(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { runChaos(t, seed) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			runChaos(t, seed)
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 )
 
 func TestNackRedeliversInOrder(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 1})
 	l.produce("jobs", 0, 0, 6)
 	a := l.host("a")
@@ -55,6 +56,7 @@ func TestNackRedeliversInOrder(t *testing.T) {
 }
 
 func TestLeaseExpiryRedelivers(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 1})
 	l.produce("jobs", 0, 0, 3)
 	a := l.host("a")
@@ -77,6 +79,7 @@ func TestLeaseExpiryRedelivers(t *testing.T) {
 }
 
 func TestReturnSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 1})
 	l.produce("jobs", 0, 0, 3)
 	a := l.host("a")
@@ -96,6 +99,7 @@ func TestReturnSpendsNoAttempt(t *testing.T) {
 }
 
 func TestVanishedPullerGetsNoLease(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 1})
 	a := l.host("a")
 	a.pull(PullRequest{Group: "g", Topic: "jobs"})
@@ -111,6 +115,7 @@ func TestVanishedPullerGetsNoLease(t *testing.T) {
 }
 
 func TestAutoAck(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 1})
 	l.produce("jobs", 0, 0, 4)
 	a := l.host("a")
@@ -128,6 +133,7 @@ func TestAutoAck(t *testing.T) {
 }
 
 func TestWaitingPullsAreWokenOneByOne(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 4})
 	a := l.host("a")
 	a.pull(PullRequest{Group: "g", Topic: "jobs"})
@@ -165,6 +171,7 @@ func TestWaitingPullsAreWokenOneByOne(t *testing.T) {
 }
 
 func TestReceiptsOfOthers(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 1})
 	l.produce("jobs", 0, 0, 2)
 	a, b := l.host("a"), l.host("b")
@@ -189,6 +196,7 @@ func TestReceiptsOfOthers(t *testing.T) {
 }
 
 func TestCloseAnswersAndWaitsForAcks(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"jobs": 1})
 	l.produce("jobs", 0, 0, 2)
 	a := l.host("a", func(c *Config) { c.ReleaseWait = deadline })

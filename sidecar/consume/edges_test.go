@@ -25,6 +25,7 @@ func wantCode(t *testing.T, err error, code api.Code) {
 }
 
 func TestUnknownTopicMakesNoGroup(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"hello": 1})
 	a := l.host("a")
 	start := time.Now()
@@ -41,6 +42,7 @@ func TestUnknownTopicMakesNoGroup(t *testing.T) {
 }
 
 func TestPullChecksItsRequest(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"hello": 1})
 	a := l.host("a")
 	for _, req := range []PullRequest{
@@ -61,6 +63,7 @@ func TestPullChecksItsRequest(t *testing.T) {
 }
 
 func TestFrom(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2})
 	l.produce("views", 0, 0, 5)
 	a, b := l.host("a"), l.host("b")
@@ -102,6 +105,7 @@ func TestFrom(t *testing.T) {
 }
 
 func TestConfigure(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	a := l.host("a")
 	zero, ten := 0, 10
@@ -134,6 +138,7 @@ func TestConfigure(t *testing.T) {
 }
 
 func TestNoPartition(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	a, b := l.host("a"), l.host("b")
 	req := PullRequest{Group: "g", Topic: "views"}
@@ -145,6 +150,7 @@ func TestNoPartition(t *testing.T) {
 }
 
 func TestLeavesWhenNobodyPulls(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1, "other": 1})
 	l.produce("views", 0, 0, 1)
 	a := l.host("a", func(c *Config) { c.LeaveAfter = 300 * time.Millisecond })
@@ -166,6 +172,7 @@ func TestLeavesWhenNobodyPulls(t *testing.T) {
 }
 
 func TestDeletedGroupBeginsAnew(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2})
 	for p := range int32(2) {
 		l.produce("views", p, 0, 5)
@@ -195,6 +202,7 @@ func TestDeletedGroupBeginsAnew(t *testing.T) {
 }
 
 func TestPositionBelowTheLogsStart(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 10)
 	a := l.host("a", func(c *Config) { c.PrefetchCount = 1 })
@@ -219,6 +227,7 @@ func TestPositionBelowTheLogsStart(t *testing.T) {
 }
 
 func TestControlRecordsAndAbortedTransactionsCountAsAcked(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	tx, err := kgo.NewClient(kgo.SeedBrokers(l.kafka.ListenAddrs()...), kgo.TransactionalID("t"), kgo.DefaultProduceTopic("views"))
 	if err != nil {
@@ -252,6 +261,7 @@ func TestControlRecordsAndAbortedTransactionsCountAsAcked(t *testing.T) {
 }
 
 func TestTopicDeletedAndMadeAgain(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 5)
 	a := l.host("a")
@@ -289,6 +299,7 @@ func TestTopicDeletedAndMadeAgain(t *testing.T) {
 }
 
 func TestTopicMadeAgainUnseen(t *testing.T) {
+	t.Parallel()
 	// Deleted and made again between two looks: only the UUID tells.
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 5)
@@ -318,6 +329,7 @@ func TestTopicMadeAgainUnseen(t *testing.T) {
 }
 
 func TestBrokersDown(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 2)
 	a := l.host("a")
@@ -355,6 +367,7 @@ func TestBrokersDown(t *testing.T) {
 }
 
 func TestLeaderMoves(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2}, kfake.NumBrokers(3))
 	a := l.host("a")
 	a.pull(PullRequest{Group: "g", Topic: "views"})
@@ -375,6 +388,7 @@ func TestLeaderMoves(t *testing.T) {
 }
 
 func TestBrokersWithoutTopicIDs(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2}, kfake.MaxVersions(kversion.V2_6_0()))
 	l.produce("views", 0, 0, 3)
 	l.produce("views", 1, 0, 3)
@@ -388,6 +402,7 @@ func TestBrokersWithoutTopicIDs(t *testing.T) {
 }
 
 func TestPartitionsAreAdded(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	a := l.host("a")
 	a.pull(PullRequest{Group: "g", Topic: "views", From: "latest"})

@@ -231,6 +231,9 @@ func (m *Manager) forget(g *group) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.groups, g.name)
+	for _, s := range g.all() {
+		m.metrics.lag.DeleteLabelValues(g.name, s.topic)
+	}
 }
 
 // tickEvery is how late a lease may be noticed to be over.

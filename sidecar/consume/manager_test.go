@@ -10,6 +10,7 @@ import (
 )
 
 func TestFirstPullJoinsAndDelivers(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"hello": 1})
 	l.produce("hello", 0, 0, 3)
 	h := l.host("a")
@@ -47,6 +48,7 @@ func TestFirstPullJoinsAndDelivers(t *testing.T) {
 }
 
 func TestTwoSidecarsShareEvenly(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 8}, nil...)
 	for p := range int32(8) {
 		l.produce("views", p, 0, 50)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestSeekOfALiveGroup(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 4})
 	for p := range int32(4) {
 		l.produce("views", p, 0, 10)
@@ -60,6 +61,7 @@ func TestSeekOfALiveGroup(t *testing.T) {
 }
 
 func TestSeekOfAnIdleGroup(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2})
 	for p := range int32(2) {
 		l.produce("views", p, 0, 10)
@@ -81,6 +83,7 @@ func TestSeekOfAnIdleGroup(t *testing.T) {
 }
 
 func TestSeekErrors(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	a := l.host("a")
 	for _, c := range []struct {

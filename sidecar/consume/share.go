@@ -21,6 +21,7 @@ type share struct {
 	lastPull   time.Time
 	pulls      int              // under way
 	owners     map[int32]*owner // taking, owned or being released
+	ordered    []*owner         // the same by number; nil: to be made again
 	turn       int              // where the next pull begins to look
 	waiters    []*waiter        // first come, first served
 	gone       *api.Error       // the brokers do not know the topic
@@ -139,7 +140,7 @@ func (s *share) wakeAll() {
 	s.waiters = nil
 }
 
-// list are the partitions here, by number.
+// list are the partitions here, by number. The caller must not change it.
 func (s *share) list() []*owner {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,12 +149,14 @@ func (s *share) list() []*owner {
 
 // sorted needs mu.
 func (s *share) sorted() []*owner {
-	os := make([]*owner, 0, len(s.owners))
-	for _, o := range s.owners {
-		os = append(os, o)
+	if s.ordered == nil {
+		s.ordered = make([]*owner, 0, len(s.owners))
+		for _, o := range s.owners {
+			s.ordered = append(s.ordered, o)
+		}
+		slices.SortFunc(s.ordered, func(a, b *owner) int { return int(a.key.Partition) - int(b.key.Partition) })
 	}
-	slices.SortFunc(os, func(a, b *owner) int { return int(a.key.Partition) - int(b.key.Partition) })
-	return os
+	return s.ordered
 }
 
 // rotation is list, beginning with another partition each time.
@@ -181,6 +184,7 @@ func (s *share) remove(o *owner) {
 	defer s.mu.Unlock()
 	if s.owners[o.key.Partition] == o {
 		delete(s.owners, o.key.Partition)
+		s.ordered = nil
 	}
 }
 

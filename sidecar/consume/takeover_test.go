@@ -14,6 +14,7 @@ import (
 )
 
 func TestTakeoverRepeatsOnlySinceTheCheckpoint(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2})
 	for p := range int32(2) {
 		l.produce("views", p, 0, 20)
@@ -68,6 +69,7 @@ func TestTakeoverRepeatsOnlySinceTheCheckpoint(t *testing.T) {
 }
 
 func TestTakeoverOfThePlanner(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 4})
 	a, b, c := l.host("a"), l.host("b"), l.host("c")
 	req := PullRequest{Group: "g", Topic: "views"}
@@ -104,6 +106,7 @@ func TestTakeoverOfThePlanner(t *testing.T) {
 }
 
 func TestRestartRepeatsOnlyWhatWasNotAcknowledged(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 10)
 	a := l.host("a")
@@ -128,6 +131,7 @@ func TestRestartRepeatsOnlyWhatWasNotAcknowledged(t *testing.T) {
 }
 
 func TestSessionLost(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 5)
 	a := l.host("a")
@@ -154,6 +158,7 @@ func TestSessionLost(t *testing.T) {
 }
 
 func TestStoreAway(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 5)
 	a := l.host("a")
@@ -187,6 +192,7 @@ func TestStoreAway(t *testing.T) {
 }
 
 func TestStrictGroupStopsWithoutTheStore(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 5)
 	a := l.host("a", func(c *Config) { c.StrictAfter = time.Second })
@@ -210,6 +216,7 @@ func TestStrictGroupStopsWithoutTheStore(t *testing.T) {
 }
 
 func TestUnprovenEnds(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	a := l.host("a", func(c *Config) { c.UnprovenMax = 3 * time.Second })
 	a.pull(PullRequest{Group: "g", Topic: "views"})
@@ -226,6 +233,7 @@ func TestUnprovenEnds(t *testing.T) {
 }
 
 func TestStoreWiped(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2})
 	for p := range int32(2) {
 		l.produce("views", p, 0, 10)
@@ -255,6 +263,7 @@ func TestStoreWiped(t *testing.T) {
 }
 
 func TestSeekAfterTheStoreWasWiped(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 5)
 	a := l.host("a")
@@ -278,6 +287,7 @@ func TestSeekAfterTheStoreWasWiped(t *testing.T) {
 }
 
 func TestGroupsDoNotDisturbEachOther(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 4})
 	for p := range int32(4) {
 		l.produce("views", p, 0, 10)
@@ -305,6 +315,7 @@ func TestGroupsDoNotDisturbEachOther(t *testing.T) {
 }
 
 func TestOwnerThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.produce("views", 0, 0, 6)
 	a, b := l.host("a"), l.host("b")

@@ -17,6 +17,11 @@ func (m *Manager) watchTopics(ctx context.Context) {
 	defer t.Stop()
 	for {
 		asked := false
+		// A topic of a thousand partitions is missed a thousand times: one look
+		// answers them all.
+		if pause(ctx, 50*time.Millisecond) != nil {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -48,8 +48,7 @@ func (c *consul) entries(pairs capi.KVPairs) []Entry {
 	return entries
 }
 
-// Watch implements Store. Reads that do not ask for consistency are answered
-// by the leader too; only a deposed one could be behind, and not for long.
+// Watch implements Store.
 func (c *consul) Watch(ctx context.Context, prefix string, index uint64) ([]Entry, uint64, error) {
 	ctx, cancel := c.bound(ctx, pollTimeout)
 	defer cancel()
@@ -60,8 +59,12 @@ func (c *consul) Watch(ctx context.Context, prefix string, index uint64) ([]Entr
 	return c.entries(pairs), nextIndex(index, meta.LastIndex), nil
 }
 
+// poll asks for a consistent long poll. By default a leader answers from what
+// it has, and one that has just been elected may not have replayed its log:
+// after a restart of Consul all keys would be missing for a moment, and be
+// taken for deleted.
 func poll(ctx context.Context, index uint64) *capi.QueryOptions {
-	return (&capi.QueryOptions{WaitIndex: index, WaitTime: pollWait}).WithContext(ctx)
+	return (&capi.QueryOptions{RequireConsistent: true, WaitIndex: index, WaitTime: pollWait}).WithContext(ctx)
 }
 
 // nextIndex follows Consul's rules for blocking queries: an index that went

@@ -47,16 +47,48 @@ func (c *consul) renew(ctx context.Context, id string) error {
 	if err != nil {
 		return readError(ctx, err)
 	}
-	if entry == nil { // how the library reports 404
-		return fmt.Errorf("%w: %s", ErrSessionLost, id)
+	if entry != nil {
+		return nil
 	}
-	return nil
+	// The library reports 404 so. It proves nothing yet: a renewal is answered
+	// from the leader's own state, and one that has just been elected, as after
+	// a restart, may not have replayed its log and so not know the session.
+	exists, err := c.sessionExists(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case exists:
+		return fmt.Errorf("%w: the leader does not know session %s yet", ErrUnavailable, id)
+	}
+	return fmt.Errorf("%w: %s", ErrSessionLost, id)
 }
+
+// sessionExists asks a leader that has replayed its log.
+func (c *consul) sessionExists(ctx context.Context, id string) (bool, error) {
+	entry, _, err := c.beats.Session().Info(id, consistent(ctx))
+	if err != nil {
+		return false, readError(ctx, err)
+	}
+	return entry != nil, nil
+}
+
+// destroyTries bounds the rounds of one DestroySession.
+const destroyTries = 5
 
 // DestroySession implements Store.
 func (c *consul) DestroySession(ctx context.Context, id string) error {
 	ctx, cancel := c.bound(ctx, callTimeout)
 	defer cancel()
-	_, err := c.beats.Session().Destroy(id, (&capi.WriteOptions{}).WithContext(ctx))
-	return readError(ctx, err)
+	for range destroyTries {
+		if _, err := c.beats.Session().Destroy(id, (&capi.WriteOptions{}).WithContext(ctx)); err != nil {
+			return readError(ctx, err)
+		}
+		// A leader that has not replayed its log says yes to a session that it
+		// does not know, and keeps it.
+		exists, err := c.sessionExists(ctx, id)
+		if err != nil || !exists {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: session %s is still there after %d attempts to destroy it", ErrUnavailable, id, destroyTries)
 }

@@ -219,6 +219,9 @@ func TestConsulWatchIndexes(t *testing.T) {
 					t.Errorf("wait %s, %v", wait, err)
 				}
 			}
+			if _, ok := r.URL.Query()["consistent"]; !ok {
+				t.Errorf("not a consistent read: %s", r.URL)
+			}
 			w.Header().Set("X-Consul-Index", fmt.Sprint(c.header))
 			io.WriteString(w, "[]")
 		})
@@ -231,7 +234,7 @@ func TestConsulWatchIndexes(t *testing.T) {
 	}
 }
 
-// Only 404 is the end of a session.
+// Only a 404 that a consistent read confirms is the end of a session.
 func TestConsulRenewals(t *testing.T) {
 	f := newFakeConsul(t)
 	s := newConsul(t, config(f.URL))
@@ -268,11 +271,56 @@ func TestConsulRenewals(t *testing.T) {
 			t.Fatalf("lost by status %d", code)
 		}
 	}
-	f.says(404, "")
+
+	// A leader that has not replayed its log does not know the session; the
+	// consistent read fails, or finds it.
+	notFound := func(code int, info string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case strings.HasPrefix(r.URL.Path, "/v1/session/renew/"):
+				w.WriteHeader(404)
+			case strings.HasPrefix(r.URL.Path, "/v1/session/info/"):
+				if _, ok := r.URL.Query()["consistent"]; !ok {
+					t.Errorf("asked for %s", r.URL)
+				}
+				w.WriteHeader(code)
+				io.WriteString(w, info)
+				select {
+				case renewals <- r.URL.Path:
+				default:
+				}
+			default:
+				io.WriteString(w, "true")
+			}
+		}
+	}
+	for len(renewals) > 0 {
+		<-renewals
+	}
+	f.does(notFound(500, "Not ready to serve consistent reads"))
+	for path := range renewals {
+		if path == "/v1/session/info/s1" {
+			break
+		}
+	}
+	f.does(notFound(200, `[{"ID":"s1"}]`))
+	<-renewals
+	<-renewals
+	if sess.Ownership() == d.Lost {
+		t.Fatal("lost by a 404 that was not confirmed")
+	}
+	if err := s.DestroySession(t.Context(), "s1"); !errors.Is(err, d.ErrUnavailable) {
+		t.Fatalf("destroyed one that is still there: %v", err)
+	}
+
+	f.does(notFound(200, "[]"))
+	if err := s.DestroySession(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
 	select {
 	case <-sess.Lost():
 	case <-time.After(time.Minute):
-		t.Fatal("not lost by status 404")
+		t.Fatal("not lost by a confirmed 404")
 	}
 
 	f.says(500, "Invalid Session TTL '1s', must be between [10s=24h0m0s]")

@@ -138,7 +138,7 @@ func lockFolder(dir string) (*os.File, error) {
 	}
 	// Only for the message above: a failure to write it is no reason to stop.
 	if f.Truncate(0) == nil {
-		fmt.Fprintf(f, "process %d (%s)\n", os.Getpid(), filepath.Base(os.Args[0]))
+		_, _ = fmt.Fprintf(f, "process %d (%s)\n", os.Getpid(), filepath.Base(os.Args[0]))
 	}
 	return f, nil
 }
@@ -154,7 +154,7 @@ func writeFileDurably(path string, b []byte) (err error) {
 	defer func() {
 		if err != nil {
 			f.Close() // again after a failed Close: harmless
-			os.Remove(f.Name())
+			_ = os.Remove(f.Name())
 		}
 	}()
 	if _, err = f.Write(b); err != nil {

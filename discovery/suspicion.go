@@ -88,7 +88,7 @@ func FollowSuspects(ctx context.Context, store Store, service string, own Regist
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wg.Go(func() { FollowServices(ctx, store, service, observe) })
+	wg.Go(func() { _ = FollowServices(ctx, store, service, observe) }) // ends with ctx only
 
 	for {
 		if err := sleep(ctx, suspectEvery); err != nil {

@@ -73,7 +73,7 @@ func openSound(path string) (db *bolt.DB, err error) {
 			err = &unreadable{fmt.Errorf("the local store %s is damaged: %v", path, r)}
 		}
 		if err != nil && db != nil {
-			db.Close()
+			_ = db.Close()
 			db = nil
 		}
 	}()

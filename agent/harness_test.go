@@ -190,7 +190,7 @@ type testCluster struct {
 func newTestCluster(t *testing.T) *testCluster {
 	t.Helper()
 	// Sessions outlive every test here: only suspicion ends that of a dead host.
-	store, err := discovery.NewMemory(discovery.MemoryOptions{SessionTTL: 10 * time.Minute, CheckTTL: 2 * time.Second})
+	store, err := discovery.NewMemory(discovery.MemoryOptions{SessionTTL: 10 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

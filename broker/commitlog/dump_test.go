@@ -156,7 +156,7 @@ func FuzzRecovery(f *testing.F) {
 		must(t, err)
 		defer l.Close()
 		end := l.EndOffset()
-		if _, _, err := l.Append([][]byte{batch("more")}, 1<<30, testStart); err != nil {
+		if _, _, err := l.Append([][]byte{batch("more")}, 1<<31-1, testStart); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := l.Flush(); err != nil {

@@ -66,16 +66,6 @@ func (e epochs) end(epoch int32, logEnd int64) (found int32, endOffset int64) {
 	return e[i-1].epoch, e[i].start
 }
 
-// at is the epoch of the record at the offset, -1 when unknown.
-func (e epochs) at(offset int64) int32 {
-	for i := len(e) - 1; i >= 0; i-- {
-		if e[i].start <= offset {
-			return e[i].epoch
-		}
-	}
-	return -1
-}
-
 // cutEnd drops the epochs that begin at or above the log's new end.
 func (e epochs) cutEnd(end int64) (next epochs, changed bool) {
 	n := len(e)

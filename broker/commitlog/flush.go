@@ -56,13 +56,18 @@ func (l *Log) Checkpoint() error {
 	l.flusher.take()
 	defer l.flusher.leave()
 	l.mu.Lock()
-	err := l.writable()
-	idle := l.saved.offset == l.end && l.savedStart == l.start && !l.dirDirty
+	err, idle := l.writable(), l.idle()
 	l.mu.Unlock()
 	if err != nil || idle {
 		return err
 	}
 	return l.syncAndSave()
+}
+
+// idle tells whether the checkpoint on disk says all there is. Call with mu held.
+func (l *Log) idle() bool {
+	return l.saved.offset == l.end && l.savedStart == l.start &&
+		!l.dirDirty && !l.rolled && !l.recut && !l.epochsDirty
 }
 
 // syncAndSave flushes and writes a checkpoint. The caller has the flusher's turn.
@@ -243,10 +248,11 @@ func (l *Log) writePlanFiles(p *plan) error {
 		}
 	}
 	if p.epochs != nil {
-		if err := disk.WriteFileAtomic(l.fs, l.dir, l.dir+"/"+epochFile, p.epochs); err != nil {
+		if err := disk.ReplaceFile(l.fs, l.dir+"/"+epochFile, p.epochs); err != nil {
 			return err
 		}
-	} else if len(p.segments)+len(p.snapshots) > 0 {
+	}
+	if p.epochs != nil || len(p.segments)+len(p.snapshots) > 0 {
 		if err := l.fs.SyncDir(l.dir); err != nil {
 			return err
 		}

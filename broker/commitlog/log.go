@@ -272,16 +272,17 @@ func (l *Log) Close() error {
 		l.mu.Unlock()
 		return nil
 	}
-	offline, s := l.offline, l.active()
-	if offline == nil {
-		s.endTimes()
+	offline, idle := l.offline, l.idle()
+	if offline == nil && !idle {
+		l.active().endTimes()
 	}
 	l.mu.Unlock()
 
 	var err error
-	if offline != nil {
+	switch {
+	case offline != nil:
 		err = fmt.Errorf("%w: %w", ErrOffline, offline)
-	} else {
+	case !idle:
 		err = l.syncAndSave()
 	}
 	l.closeFiles()

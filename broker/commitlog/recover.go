@@ -123,8 +123,6 @@ func (l *Log) create(cp checkpoint) error {
 	l.start, l.end = base, base
 	l.flushed = mark{base, base, 0}
 	l.producers.replace(nil, base)
-	l.epochsDirty = true
-	s.indexDirty = true // so that the files are made
 	if err := l.syncAndSave(); err != nil {
 		return err
 	}
@@ -503,6 +501,9 @@ func (r *recovery) loadEpochs(offset int64) error {
 			}
 			return nil
 		}
+	}
+	if errors.Is(err, fs.ErrNotExist) && offset == l.segments[0].base {
+		return nil // no checkpoint since the log was made
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		l.logger.Warn("reading the leader epochs from the batches", zap.String("log", l.dir), zap.Error(err))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -83,11 +84,15 @@ func describeGroup(ctx context.Context, c *sdk.Client, group string, topics []st
 		return groupView{}, err
 	}
 	view := groupView{Group: g, Offsets: []api.Offsets{}}
-	if len(topics) == 0 {
+	asked := len(topics) > 0
+	if !asked {
 		topics = topicsOf(g)
 	}
 	for _, t := range topics {
 		o, err := c.Offsets(ctx, group, t)
+		if gone := errors.Is(err, &api.Error{Code: api.CodeTopicNotFound}); gone && !asked {
+			continue // it was deleted, and the members have not noticed yet
+		}
 		if err != nil {
 			return view, fmt.Errorf("positions in topic %s: %w", t, err)
 		}

@@ -35,7 +35,7 @@ func DefaultConfig() Config {
 		RetentionBytes:     -1,
 		IndexInterval:      4096,
 		MaxBatchBytes:      1<<20 + 12, // Kafka's default of message.max.bytes
-		CheckpointBytes:    16 << 20,
+		CheckpointBytes:    64 << 20,   // some ten syncs each, so a few a second at full speed
 		ProducerExpiration: 24 * time.Hour,
 	}
 }
@@ -56,7 +56,7 @@ func (c Config) Validate() error {
 	case c.MaxBatchBytes < minBatchBytes || c.MaxBatchBytes > maxSegmentBytes:
 		return fmt.Errorf("max_batch_bytes: got %d: use %d to %d", c.MaxBatchBytes, minBatchBytes, maxSegmentBytes)
 	case c.CheckpointBytes < 1:
-		return fmt.Errorf("checkpoint_bytes: got %d: use at least 1, such as 16777216", c.CheckpointBytes)
+		return fmt.Errorf("checkpoint_bytes: got %d: use at least 1, such as 67108864", c.CheckpointBytes)
 	case c.ProducerExpiration <= 0:
 		return fmt.Errorf("producer_expiration: got %q: use a positive duration such as 24h", c.ProducerExpiration)
 	}

@@ -76,6 +76,7 @@ type Log struct {
 	offline     error      // why the log takes no more writes; nil while it does
 	dirDirty    bool       // names in the folder are not synced
 	rolled      bool       // a segment was closed since the last checkpoint
+	cuts        int        // truncations so far: what was read before one says nothing after it
 	recut       bool       // files from flushed.base on were cut: sync them without an append, too
 	epochsDirty bool       // the epoch file is behind
 	torn        bool       // the active file may be longer than it should: cut it before writing

@@ -113,6 +113,7 @@ type view struct {
 	times    index
 	checked  bool
 	interval int
+	cuts     int
 }
 
 // viewAt takes a view of the segment at index i. Call with mu held.
@@ -121,7 +122,7 @@ func (l *Log) viewAt(i int) view {
 	s.refs++
 	v := view{
 		segment: s, file: s.file, size: s.size, next: l.end, active: i == len(l.segments)-1,
-		damage: s.damage, offsets: s.offsets, times: s.times, checked: s.checked, interval: l.cfg.IndexInterval,
+		damage: s.damage, offsets: s.offsets, times: s.times, checked: s.checked, interval: l.cfg.IndexInterval, cuts: l.cuts,
 	}
 	if !v.active {
 		v.next = l.segments[i+1].base

@@ -321,8 +321,7 @@ func (l *Log) verifySegment(ctx context.Context, v view) ([]*CorruptError, error
 	}
 	l.mu.Lock()
 	var fresh []*CorruptError
-	// A truncation meanwhile makes what was read here old news.
-	if now := v.segment; !now.gone && now.size >= v.size {
+	if now := v.segment; !now.gone && l.cuts == v.cuts {
 		fresh = unknown(damage, now.damage)
 		now.damage = damage
 		l.marks = [len(l.marks)]mark{}

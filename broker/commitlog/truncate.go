@@ -72,6 +72,7 @@ func (l *Log) truncate(i int, v view, offset int64) error {
 	l.start = min(l.start, end) // the batch may have begun below a start inside it
 	l.flushed = mark{min(l.flushed.offset, end), min(l.flushed.base, v.base), -1}
 	l.recut = true
+	l.cuts++
 	var changed bool
 	if l.epochs, changed = l.epochs.cutEnd(end); changed {
 		l.epochsDirty = true

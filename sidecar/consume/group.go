@@ -154,6 +154,15 @@ func (g *group) setSession(s discovery.Session, since uint64) {
 	g.sess, g.since, g.assignment = s, since, nil
 }
 
+// forgetSince accepts assignments whatever their version: by now the watch has
+// shown that none of an earlier life is left, and the versions of a store that
+// was restored from a backup may begin lower.
+func (g *group) forgetSince() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.since = 0
+}
+
 // assign takes a new assignment in.
 func (g *group) assign(a discovery.Assignment) {
 	g.mu.Lock()

@@ -89,6 +89,8 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 			if time.Since(checked) >= g.m.cfg.Recheck {
 				checked = time.Now()
 				g.recheck(sctx, sess, &joined)
+				g.forgetSince()
+				g.m.reassign(g)
 			}
 			// Without the store leaving would not come to an end, and a pull that
 			// comes meanwhile could be served.

@@ -254,7 +254,14 @@ func (p *planner) load(ctx context.Context, members map[string]member) error {
 		p.planned[plan.TopicPartition{Topic: topic, Partition: n}] = o.Sidecar
 		p.number = max(p.number, o.Plan)
 	}
-	for id, m := range members {
+	// The planner before may be gone: its assignment tells what it had.
+	all := maps.Clone(members)
+	for id := range p.last {
+		if _, still := members[id]; !still {
+			all[id] = member{}
+		}
+	}
+	for id, m := range all {
 		e, err := p.g.m.store.Get(ctx, discovery.KeyAssign(id, p.g.name))
 		if errors.Is(err, discovery.ErrNotFound) {
 			continue

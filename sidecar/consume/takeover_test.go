@@ -354,3 +354,30 @@ func TestOwnerThatIsCutOff(t *testing.T) {
 		return err == nil && s.Owner == "b" && s.Generation == 2 && s.Position.IsAcked(1)
 	})
 }
+
+func TestHistoryAfterTheDeathOfThePlanner(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 2})
+	a, b := l.host("a"), l.host("b")
+	req := PullRequest{Group: "g", Topic: "views"}
+	a.pull(req)
+	eventually(t, "a has all", func() bool { return len(a.partitions("g", "views")) == 2 })
+	b.pull(req)
+	eventually(t, "one each", func() bool { return len(a.partitions("g", "views")) == 1 && len(b.partitions("g", "views")) == 1 })
+	of := a.partitions("g", "views")[0]
+	a.kill() // it planned
+	eventually(t, "b has all", func() bool { return len(b.partitions("g", "views")) == 2 })
+	g, err := b.m.Group(t.Context(), "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(g.History, func(m api.Move) bool {
+		return m.From == "a" && m.To == "b" && m.Partition == of && m.Cause == "a's session ended"
+	}) {
+		t.Fatalf("history %+v", g.History)
+	}
+	es, err := l.store.List(t.Context(), discovery.PrefixAssign)
+	if err != nil || len(es) != 1 {
+		t.Fatalf("assignments left: %v %v", es, err)
+	}
+}

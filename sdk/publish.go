@@ -53,7 +53,8 @@ func KeyField(name string) PublishOption {
 }
 
 // IdempotencyKey names a publish, so that repeating it with the same key
-// cannot write twice (where the sidecar supports it).
+// cannot write twice. A sidecar that cannot promise that refuses it with
+// bad_request.
 func IdempotencyKey(key string) PublishOption {
 	return func(o *publishOptions) { o.header.Set(api.HeaderIdempotencyKey, key) }
 }

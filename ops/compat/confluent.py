@@ -24,7 +24,8 @@ def produce(broker, topic, codec):
 def consume(broker, topic):
     # The client insists on a group.id, also where no group is joined.
     consumer = Consumer({"bootstrap.servers": broker, "group.id": "unused", "enable.auto.commit": False,
-                         "enable.partition.eof": True, "check.crcs": True})
+                         "enable.partition.eof": True, "check.crcs": True,
+                         "fetch.wait.max.ms": 50})
     partitions = consumer.list_topics(topic, 10).topics[topic].partitions
     consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
     ended = set()

@@ -13,7 +13,8 @@ func (kcat) Produce(ctx context.Context, broker, topic, codec string, records []
 }
 
 func (kcat) Consume(ctx context.Context, broker, topic string) ([]Record, error) {
-	out, err := run(ctx, "", "kcat", "-C", "-b", broker, "-t", topic, "-o", "beginning", "-e", "-q", "-f", `%k\t%s\n`, "-X", "check.crcs=true")
+	out, err := run(ctx, "", "kcat", "-C", "-b", broker, "-t", topic, "-o", "beginning", "-e", "-q", "-f", `%k\t%s\n`,
+		"-X", "check.crcs=true", "-X", "fetch.wait.max.ms=50") // the end is told by a fetch that waited in vain
 	if err != nil {
 		return nil, err
 	}

@@ -138,6 +138,9 @@ func (s *Sidecar) open(bound string) (err error) {
 	if s.local, err = offsets.OpenLocal(filepath.Join(s.cfg.DataDir, "positions.db"), s.log.Named("offsets")); err != nil {
 		return err
 	}
+	if err := s.local.Register(s.registry); err != nil {
+		return fmt.Errorf("metrics of the local positions: %w", err)
+	}
 	if aside := s.local.SetAside(); aside != "" {
 		s.log.Error("the file of positions could not be read; it was set aside, and the coordination store's positions are taken", zap.String("file", aside))
 	}

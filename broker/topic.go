@@ -50,6 +50,7 @@ const (
 	kindString  = 2
 	kindInt     = 3
 	kindLong    = 5
+	kindDouble  = 6
 	kindList    = 7
 )
 
@@ -64,13 +65,17 @@ func topicDefaults() []topicConfig {
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return []topicConfig{
-		{"cleanup.policy", kindList, "delete", "What becomes of old segments: delete."},
+		{"cleanup.policy", kindList, c.Cleanup, "What becomes of old records: delete, compact (the last one of each key stays), or compact,delete."},
 		{"compression.type", kindString, "producer", "Batches are stored as the producer sent them."},
+		{"delete.retention.ms", kindLong, millis(c.DeleteRetention), "Milliseconds for which a compacted topic keeps a tombstone after it was first met."},
 		{"flush.messages", kindLong, "1", "Records after which the log is synced to disk; 1 syncs before every acks=all answer."},
 		{"flush.ms", kindLong, "9223372036854775807", "Milliseconds after which the log is synced to disk at the latest."},
 		{"index.interval.bytes", kindInt, number(int64(c.IndexInterval)), "Bytes of log between two index entries."},
+		{"max.compaction.lag.ms", kindLong, "9223372036854775807", "Milliseconds that a record may wait for compaction."},
 		{"max.message.bytes", kindInt, number(int64(c.MaxBatchBytes)), "Largest record batch in bytes."},
 		{"message.timestamp.type", kindString, "CreateTime", "Whose clock dates the records."},
+		{"min.cleanable.dirty.ratio", kindDouble, strconv.FormatFloat(c.MinCleanableRatio, 'g', -1, 64), "Share of new bytes above which a log is compacted."},
+		{"min.compaction.lag.ms", kindLong, millis(c.MinCompactionLag), "Milliseconds that a record stays uncompacted at least."},
 		{"min.insync.replicas", kindInt, "1", "Replicas that must have a batch before acks=all is answered."},
 		{"retention.bytes", kindLong, number(c.RetentionBytes), "Bytes of a partition above which its oldest segments go; -1 for no limit."},
 		{"retention.ms", kindLong, millis(c.Retention), "Milliseconds for which a segment is kept after its newest record; -1 for ever."},

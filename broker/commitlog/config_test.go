@@ -30,6 +30,20 @@ func TestConfigFromTopic(t *testing.T) {
 	if err != nil || c.Retention != -1 || c.SegmentAge != math.MaxInt64 || f.Interval != 0 || f.Messages != math.MaxInt64 {
 		t.Errorf("never and for ever: %+v %+v %v", c, f, err)
 	}
+	c, _, err = ConfigFromTopic(map[string]string{
+		"cleanup.policy": "delete, compact", "min.compaction.lag.ms": "60000", "max.compaction.lag.ms": "3600000",
+		"delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0.25",
+	})
+	want = DefaultConfig()
+	want.Cleanup, want.MinCompactionLag, want.MaxCompactionLag = CleanupBoth, time.Minute, time.Hour
+	want.DeleteRetention, want.MinCleanableRatio = 0, 0.25
+	if err != nil || c != want || !c.Compacted() || !c.deletes() {
+		t.Errorf("compaction: %+v %v", c, err)
+	}
+	c, _, err = ConfigFromTopic(map[string]string{"cleanup.policy": "compact", "max.compaction.lag.ms": never})
+	if err != nil || !c.Compacted() || c.deletes() || c.MaxCompactionLag != 0 {
+		t.Errorf("compact alone: %+v %v", c, err)
+	}
 }
 
 func TestConfigFromTopicRefuses(t *testing.T) {
@@ -42,8 +56,13 @@ func TestConfigFromTopicRefuses(t *testing.T) {
 		{"retention.bytes", "-2", "from -1"},
 		{"flush.messages", "0", "from 1"},
 		{"max.message.bytes", "10", "from 62"},
-		{"cleanup.policy", "compact", `only "delete" is supported: compaction is not available yet`},
-		{"cleanup.policy", "compact,delete", "not available yet"},
+		{"cleanup.policy", "compacted", "use delete, compact or compact,delete"},
+		{"cleanup.policy", "", "use delete, compact or compact,delete"},
+		{"min.compaction.lag.ms", "-1", "use milliseconds, at least 0"},
+		{"max.compaction.lag.ms", "0", "use milliseconds, at least 1"},
+		{"delete.retention.ms", "1d", "use milliseconds"},
+		{"min.cleanable.dirty.ratio", "1.5", "use a number from 0 to 1"},
+		{"min.cleanable.dirty.ratio", "NaN", "use a number from 0 to 1"},
 		{"compression.type", "zstd", `only "producer"`},
 		{"message.timestamp.type", "LogAppendTime", `only "CreateTime"`},
 		{"retention.mss", "1", `unknown topic config "retention.mss": known are cleanup.policy, `},
@@ -65,6 +84,11 @@ func TestValidateNamesTheKey(t *testing.T) {
 		"max_batch_bytes":     func(c *Config) { c.MaxBatchBytes = 61 },
 		"checkpoint_bytes":    func(c *Config) { c.CheckpointBytes = 0 },
 		"producer_expiration": func(c *Config) { c.ProducerExpiration = -1 },
+		"cleanup":             func(c *Config) { c.Cleanup = "delete,compact" },
+		"min_compaction_lag":  func(c *Config) { c.MinCompactionLag = -1 },
+		"max_compaction_lag":  func(c *Config) { c.MinCompactionLag, c.MaxCompactionLag = 2, 1 },
+		"delete_retention":    func(c *Config) { c.DeleteRetention = -1 },
+		"min_cleanable_ratio": func(c *Config) { c.MinCleanableRatio = math.NaN() },
 	} {
 		c := DefaultConfig()
 		spoil(&c)

@@ -27,8 +27,8 @@ func expired(maxTimestamp, appended, now int64, retention time.Duration) bool {
 	return retention > 0 && now-ageFrom(maxTimestamp, appended, retention) > retention.Milliseconds()
 }
 
-// Retain removes the segments that are older than Config.Retention and the
-// oldest of those that Config.RetentionBytes has no room for, and forgets
+// Retain removes, unless the log is only compacted, the segments that are older
+// than Config.Retention and the oldest of those that Config.RetentionBytes has no room for, and forgets
 // producers that have been silent for Config.ProducerExpiration. The active
 // segment is only removed for its age; a new one takes its place. It returns how
 // many segments were removed. Reads that hold a removed segment finish.
@@ -69,6 +69,9 @@ func (l *Log) retainFrom(now time.Time) (start int64, err error) {
 	l.mu.Unlock()
 	for i, s := range segments {
 		active := i == len(segments)-1
+		if !cfg.deletes() {
+			break
+		}
 		tooMuch := !active && cfg.RetentionBytes >= 0 && size-s.size >= cfg.RetentionBytes
 		if !tooMuch {
 			if cfg.Retention <= 0 {

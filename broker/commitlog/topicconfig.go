@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -23,6 +24,9 @@ type FlushPolicy struct {
 
 // EveryAppend tells whether an append must be synced before it is acknowledged.
 func (p FlushPolicy) EveryAppend() bool { return p.Messages <= 1 }
+
+// never is how Kafka writes a time that does not come.
+const never = "9223372036854775807"
 
 // topicKey parses the value of one of Kafka's topic configs.
 type topicKey func(value string, c *Config, f *FlushPolicy) error
@@ -67,7 +71,7 @@ var topicKeys = map[string]topicKey{
 		return err
 	},
 	"flush.ms": func(v string, _ *Config, f *FlushPolicy) (err error) {
-		if v == strconv.FormatInt(math.MaxInt64, 10) { // Kafka's way to say never
+		if v == never {
 			f.Interval = 0
 			return nil
 		}
@@ -78,7 +82,33 @@ var topicKeys = map[string]topicKey{
 		_, err := integer(v, 1, math.MaxInt32) // the broker's concern; its form is checked here
 		return err
 	},
-	"cleanup.policy":                 only("delete", "compaction is not available yet"),
+	"cleanup.policy": func(v string, c *Config, _ *FlushPolicy) (err error) {
+		c.Cleanup, err = cleanup(v)
+		return err
+	},
+	"min.compaction.lag.ms": func(v string, c *Config, _ *FlushPolicy) (err error) {
+		c.MinCompactionLag, err = millis(v, 0)
+		return err
+	},
+	"max.compaction.lag.ms": func(v string, c *Config, _ *FlushPolicy) (err error) {
+		if v == never {
+			c.MaxCompactionLag = 0
+			return nil
+		}
+		c.MaxCompactionLag, err = millis(v, 1)
+		return err
+	},
+	"delete.retention.ms": func(v string, c *Config, _ *FlushPolicy) (err error) {
+		c.DeleteRetention, err = millis(v, 0)
+		return err
+	},
+	"min.cleanable.dirty.ratio": func(v string, c *Config, _ *FlushPolicy) (err error) {
+		c.MinCleanableRatio, err = strconv.ParseFloat(v, 64)
+		if err != nil || !(c.MinCleanableRatio >= 0 && c.MinCleanableRatio <= 1) {
+			return errors.New("use a number from 0 to 1, such as 0.5")
+		}
+		return nil
+	},
 	"compression.type":               only("producer", "batches are stored as the producer sent them"),
 	"message.timestamp.type":         only("CreateTime", "batches are stored as the producer sent them"),
 	"unclean.leader.election.enable": only("false", "an unclean election loses acknowledged records"),
@@ -102,6 +132,28 @@ func ConfigFromTopic(configs map[string]string) (Config, FlushPolicy, error) {
 		}
 	}
 	return c, f, c.Validate()
+}
+
+// cleanup reads the list of cleanup.policy, in any order.
+func cleanup(value string) (string, error) {
+	var compact, del bool
+	for _, word := range strings.Split(value, ",") {
+		switch strings.TrimSpace(word) {
+		case CleanupCompact:
+			compact = true
+		case CleanupDelete:
+			del = true
+		default:
+			return "", fmt.Errorf("use %s, %s or %s", CleanupDelete, CleanupCompact, CleanupBoth)
+		}
+	}
+	switch {
+	case compact && del:
+		return CleanupBoth, nil
+	case compact:
+		return CleanupCompact, nil
+	}
+	return CleanupDelete, nil
 }
 
 func integer(value string, low, high int64) (int64, error) {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"sidestream/agent/committed"
 	"sidestream/agent/controller"
 	"sidestream/agent/facts"
 	"sidestream/broker"
@@ -35,6 +36,7 @@ type Agent struct {
 	alarms   *alarms
 	mirror   *facts.Mirror
 	writer   *facts.Writer
+	offsets  *committed.Keeper
 
 	ready    chan struct{} // closed when the agent serves for the first time
 	readied  sync.Once
@@ -101,6 +103,8 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Agent, error) {
 	a.alarms = newAlarms(log, a.metrics.alarms)
 	a.mirror = facts.NewMirror(store, cfg.StoreTimeout, a.folderCluster, log)
 	a.writer = facts.NewWriter(store, cfg.StoreTimeout, a.mirror.Learn)
+	a.offsets = committed.New(store, committed.Options{Timeout: cfg.StoreTimeout, Logger: log.Named("offsets"),
+		Pace: func() time.Duration { return committed.Pace(len(a.View().Brokers)) }})
 	return a, nil
 }
 
@@ -161,6 +165,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return a.watchAlone(run) })
 		g.Go(func() error { return a.controller().Run(run) })
 		g.Go(func() error { return a.suspect(run) })
+		g.Go(func() error { return a.offsets.Run(run) })
 		g.Go(func() error { <-run.Done(); return nil })
 		err = g.Wait()
 	}

@@ -215,21 +215,6 @@ func (b *Broker) ProducerID() (int64, bool) { return b.ids.take() }
 // FetchProducerID returns a producer id and asks the cluster for more when needed.
 func (b *Broker) FetchProducerID(ctx context.Context) (int64, error) { return b.ids.get(ctx) }
 
-// CreateTopic asks the cluster.
-func (b *Broker) CreateTopic(ctx context.Context, spec TopicSpec) (TopicView, error) {
-	return b.cluster.CreateTopic(ctx, spec)
-}
-
-// DeleteTopic asks the cluster.
-func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
-	return b.cluster.DeleteTopic(ctx, name)
-}
-
-// CreatePartitions asks the cluster.
-func (b *Broker) CreatePartitions(ctx context.Context, name string, count int32) error {
-	return b.cluster.CreatePartitions(ctx, name, count)
-}
-
 // Alarms lists what an operator must look at: offline logs, damage, folders that could not be opened. Sorted.
 func (b *Broker) Alarms() []string {
 	out := slices.Clone(b.foreign)

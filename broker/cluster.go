@@ -18,6 +18,10 @@ type (
 	PartitionView = cluster.PartitionView
 	// TopicSpec asks for a topic.
 	TopicSpec = cluster.TopicSpec
+	// PartitionID names a partition for ever.
+	PartitionID = cluster.PartitionID
+	// CommittedOffset is where a consumer goes on.
+	CommittedOffset = cluster.CommittedOffset
 	// UUID identifies a topic for ever.
 	UUID = cluster.UUID
 )
@@ -33,5 +37,6 @@ var (
 	ErrInvalidPartitions  = cluster.ErrInvalidPartitions
 	ErrInvalidConfig      = cluster.ErrInvalidConfig
 	ErrInvalidName        = cluster.ErrInvalidName
+	ErrUnknownGroup       = cluster.ErrUnknownGroup
 	ErrUnavailable        = cluster.ErrUnavailable
 )

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +33,8 @@ type fakeCluster struct {
 	view    *broker.View
 	nextPID int64
 	idAsks  int
+	offsets map[string]map[broker.PartitionID]broker.CommittedOffset
+	away    error // of every question about offsets
 }
 
 func newFakeCluster() *fakeCluster {
@@ -104,6 +107,66 @@ func (c *fakeCluster) CreatePartitions(_ context.Context, name string, count int
 		t.Partitions = append(t.Partitions, broker.PartitionView{Leader: selfID, Replicas: []int32{selfID}, ISR: []int32{selfID}})
 	}
 	return c.lead(t)
+}
+
+func (c *fakeCluster) AlterTopic(_ context.Context, name string, change func(map[string]string) (map[string]string, error)) error {
+	old := c.View().Topics[name]
+	if old == nil {
+		return broker.ErrUnknownTopic
+	}
+	configs := maps.Clone(old.Configs)
+	if configs == nil {
+		configs = map[string]string{}
+	}
+	t := *old
+	var err error
+	if t.Configs, err = change(configs); err != nil {
+		return err
+	}
+	return c.lead(t)
+}
+
+func (c *fakeCluster) CommitOffsets(_ context.Context, group string, offsets map[broker.PartitionID]broker.CommittedOffset) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away != nil {
+		return c.away
+	}
+	if c.offsets == nil {
+		c.offsets = map[string]map[broker.PartitionID]broker.CommittedOffset{}
+	}
+	if c.offsets[group] == nil {
+		c.offsets[group] = map[broker.PartitionID]broker.CommittedOffset{}
+	}
+	maps.Copy(c.offsets[group], offsets)
+	return nil
+}
+
+func (c *fakeCluster) CommittedOffsets(_ context.Context, group string) (map[broker.PartitionID]broker.CommittedOffset, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.offsets[group]), c.away
+}
+
+func (c *fakeCluster) CommittedGroups(context.Context) ([]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.offsets)), c.away
+}
+
+func (c *fakeCluster) DropOffsets(_ context.Context, group string, which []broker.PartitionID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.offsets[group] == nil {
+		return broker.ErrUnknownGroup
+	}
+	for _, id := range which {
+		delete(c.offsets[group], id)
+	}
+	if which == nil {
+		delete(c.offsets, group)
+	}
+	return c.away
 }
 
 func (c *fakeCluster) NextProducerIDs(context.Context) (first, count int64, err error) {

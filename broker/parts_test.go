@@ -293,7 +293,18 @@ func (nowhere) CreateTopic(context.Context, TopicSpec) (TopicView, error) {
 }
 func (nowhere) DeleteTopic(context.Context, string) error             { return ErrUnavailable }
 func (nowhere) CreatePartitions(context.Context, string, int32) error { return ErrUnavailable }
-func (nowhere) NextProducerIDs(context.Context) (int64, int64, error) { return 0, 0, ErrUnavailable }
+func (nowhere) AlterTopic(context.Context, string, func(map[string]string) (map[string]string, error)) error {
+	return ErrUnavailable
+}
+func (nowhere) CommitOffsets(context.Context, string, map[PartitionID]CommittedOffset) error {
+	return ErrUnavailable
+}
+func (nowhere) CommittedOffsets(context.Context, string) (map[PartitionID]CommittedOffset, error) {
+	return nil, ErrUnavailable
+}
+func (nowhere) CommittedGroups(context.Context) ([]string, error)        { return nil, ErrUnavailable }
+func (nowhere) DropOffsets(context.Context, string, []PartitionID) error { return ErrUnavailable }
+func (nowhere) NextProducerIDs(context.Context) (int64, int64, error)    { return 0, 0, ErrUnavailable }
 
 func compressed(t *testing.T, codec record.Codec, data []byte) []byte {
 	t.Helper()

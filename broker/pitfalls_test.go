@@ -440,7 +440,7 @@ func TestProduceRefusesWhatIsNoPlainBatch(t *testing.T) {
 	}
 }
 
-func TestInitProducerIDAndFindCoordinator(t *testing.T) {
+func TestInitProducerID(t *testing.T) {
 	w := start(t)
 	r := w.dial()
 	seen := map[int64]bool{}
@@ -463,18 +463,6 @@ func TestInitProducerIDAndFindCoordinator(t *testing.T) {
 	txn.TransactionalID = &id
 	if got := ask[*kmsg.InitProducerIDResponse](r, txn); got.ErrorCode != 42 || got.ProducerID != -1 {
 		t.Errorf("transactional: %+v", got)
-	}
-	for v := int16(0); v <= 4; v++ {
-		req := kmsg.NewPtrFindCoordinatorRequest()
-		req.Version, req.CoordinatorKey, req.CoordinatorKeys = v, "g", []string{"g"}
-		got := ask[*kmsg.FindCoordinatorResponse](r, req)
-		code, msg := got.ErrorCode, got.ErrorMessage
-		if v >= 4 {
-			code, msg = got.Coordinators[0].ErrorCode, got.Coordinators[0].ErrorMessage
-		}
-		if code != 42 || (v > 0 && !strings.Contains(*msg, "sidecar")) {
-			t.Errorf("version %d: %+v", v, got)
-		}
 	}
 }
 

@@ -29,6 +29,10 @@ const (
 	PrefixSidecars = "sidecars/"
 	PrefixGroups   = "groups/"
 	PrefixAssign   = "assign/"
+
+	// PrefixCommitted is above the offsets that Kafka consumers which are no
+	// members of a group keep with the cluster.
+	PrefixCommitted = "committed/"
 )
 
 // KeyBroker is the ephemeral key of a live broker: a [Broker].
@@ -91,6 +95,64 @@ func KeySeek(group, topic string) string { return PrefixGroups + group + "/seek/
 
 // PrefixSeeks is above all seeks of a group.
 func PrefixSeeks(group string) string { return PrefixGroups + group + "/seek/" }
+
+// KeyCommitted holds [Committed]: the offsets of 64 partitions of a topic for a
+// Kafka group, whose name may be any string and is escaped.
+func KeyCommitted(group, uuid string, shard int) string {
+	return fmt.Sprintf("%s%s/%d", PrefixCommittedBy(group), uuid, shard)
+}
+
+// PrefixCommittedBy is above all offsets of a Kafka group.
+func PrefixCommittedBy(group string) string { return PrefixCommitted + escape(group) + "/" }
+
+// SplitCommitted reads a key that KeyCommitted made.
+func SplitCommitted(key string) (group, uuid string, shard int, ok bool) {
+	parts := strings.Split(strings.TrimPrefix(key, PrefixCommitted), "/")
+	if len(parts) != 3 || !strings.HasPrefix(key, PrefixCommitted) {
+		return "", "", 0, false
+	}
+	group, ok = unescape(parts[0])
+	n, err := strconv.Atoi(parts[2])
+	if !ok || err != nil || n < 0 {
+		return "", "", 0, false
+	}
+	return group, parts[1], n, true
+}
+
+// escape makes any string a part of a key: what is not a-z A-Z 0-9 _ - or a dot
+// after the first character becomes ~ and two hexadecimal digits.
+func escape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.' && i > 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "~%02x", c)
+		}
+	}
+	return b.String()
+}
+
+func unescape(s string) (string, bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '~' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+3 > len(s) {
+			return "", false
+		}
+		n, err := strconv.ParseUint(s[i+1:i+3], 16, 8)
+		if err != nil {
+			return "", false
+		}
+		b.WriteByte(byte(n))
+		i += 2
+	}
+	return b.String(), true
+}
 
 // SplitTopicPartition reads the "<topic>/<p>" that follows PrefixOwners or
 // PrefixOffsets in a key.

@@ -149,6 +149,23 @@ type Seek struct {
 	Writer  string          `json:"writer"`
 }
 
+// Committed is under KeyCommitted, by partition.
+type Committed struct {
+	Offsets map[int32]CommittedOffset `json:"offsets"`
+	Writer  string                    `json:"writer"`
+}
+
+// CommittedOffset is what a Kafka consumer committed of a partition. Metadata is
+// in one of the two fields: in Metadata64 when that is shorter or when JSON
+// could not hold it to the letter.
+type CommittedOffset struct {
+	Offset      int64  `json:"offset"`
+	LeaderEpoch int32  `json:"epoch"` // -1: not given
+	Metadata    string `json:"meta,omitempty"`
+	Metadata64  []byte `json:"meta64,omitempty"`
+	Time        int64  `json:"at"` // Unix seconds
+}
+
 // Decode reads the JSON value of an entry.
 func Decode[T any](e Entry) (T, error) {
 	var v T

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"sidestream/agent/committed"
 	"sidestream/agent/facts"
 	"sidestream/discovery"
 )
@@ -108,6 +109,9 @@ func (c *Controller) finish(ctx context.Context, f *facts.Facts, t facts.Topic, 
 			return nil
 		}
 	}
+	if err := c.dropOffsets(read, t.UUID, session); err != nil {
+		return err
+	}
 	err = c.writer.Commit(ctx,
 		discovery.Held(discovery.KeyController, session),
 		discovery.DeleteCAS(discovery.KeyTopic(t.Name), t.Version),
@@ -116,6 +120,24 @@ func (c *Controller) finish(ctx context.Context, f *facts.Facts, t facts.Topic, 
 		c.log.Info("topic deleted", zap.String("topic", t.Name), zap.String("uuid", t.UUID))
 	}
 	return err
+}
+
+// dropOffsets deletes what Kafka groups committed of a topic that goes.
+func (c *Controller) dropOffsets(ctx context.Context, uuid, session string) error {
+	entries, err := c.store.List(ctx, discovery.PrefixCommitted)
+	if err != nil {
+		return err
+	}
+	for keys := range slices.Chunk(committed.Of(entries, uuid), discovery.MaxCommitOps-1) {
+		ops := []discovery.Op{discovery.Held(discovery.KeyController, session)}
+		for _, key := range keys {
+			ops = append(ops, discovery.Delete(key))
+		}
+		if _, err := c.store.Commit(ctx, ops...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func empty(s discovery.Shard) bool {

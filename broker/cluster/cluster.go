@@ -21,6 +21,8 @@ var (
 	ErrInvalidConfig = errors.New("invalid topic config")
 	// ErrInvalidName: the topic's name breaks the naming rule.
 	ErrInvalidName = errors.New("invalid topic name")
+	// ErrUnknownGroup: no group of that name has stored offsets.
+	ErrUnknownGroup = errors.New("unknown group")
 	// ErrUnavailable: the request may be right, but it cannot be done now; trying again can help.
 	ErrUnavailable = errors.New("cluster unavailable")
 )
@@ -36,6 +38,20 @@ type Cluster interface {
 	DeleteTopic(ctx context.Context, name string) error
 	// CreatePartitions raises a topic's partition count to count.
 	CreatePartitions(ctx context.Context, name string, count int32) error
+	// AlterTopic replaces a topic's configs by what change makes of them. It returns when this broker's view has them;
+	// an error of change is returned as it is, and then nothing is changed. change may be called several times.
+	AlterTopic(ctx context.Context, name string, change func(configs map[string]string) (map[string]string, error)) error
+
+	// CommitOffsets stores offsets of a group that has no members, and returns when they are stored.
+	CommitOffsets(ctx context.Context, group string, offsets map[PartitionID]CommittedOffset) error
+	// CommittedOffsets reads what a group has stored, from whatever broker; nothing of an unknown group.
+	CommittedOffsets(ctx context.Context, group string) (map[PartitionID]CommittedOffset, error)
+	// CommittedGroups lists the groups that have offsets stored, sorted.
+	CommittedGroups(ctx context.Context) ([]string, error)
+	// DropOffsets forgets the offsets of those partitions, or with nil everything of the group. ErrUnknownGroup when the
+	// group has none.
+	DropOffsets(ctx context.Context, group string, which []PartitionID) error
+
 	// NextProducerIDs hands out a block of producer ids [first, first+count) that no other broker will ever get.
 	NextProducerIDs(ctx context.Context) (first, count int64, err error)
 }

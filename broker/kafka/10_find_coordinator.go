@@ -1,39 +1,70 @@
 package kafka
 
-import "github.com/twmb/franz-go/pkg/kmsg"
+import (
+	"fmt"
 
-// FindCoordinator is served so that clients fail fast and know why. (librdkafka also takes its presence as the sign
-// that the broker understands LZ4.)
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/broker/cluster"
+)
+
+// FindCoordinator names a broker for consumers that keep offsets with the cluster. (librdkafka also takes its presence
+// as the sign that the broker understands LZ4.) A subscribe() finds a coordinator too, and fails at its next step,
+// because ApiVersions lists no JoinGroup.
 var findCoordinatorAPI = api{
 	key: 10, name: "FindCoordinator", min: 0, max: 4,
 	kind:    inline,
 	request: func() kmsg.Request { return kmsg.NewPtrFindCoordinatorRequest() },
 	serve: func(s *Server, c *call) (*response, error) {
-		s.metrics.failed(codeInvalidRequest)
-		return encode(c.header, findCoordinator(c.req.(*kmsg.FindCoordinatorRequest))), nil
+		resp := findCoordinator(c.req.(*kmsg.FindCoordinatorRequest), s.backend.View())
+		if resp.ErrorCode != codeNone {
+			s.metrics.failed(resp.ErrorCode)
+		}
+		return encode(c.header, resp), nil
 	},
 }
 
-const (
-	noGroups       = "subscribe() groups belong to the Sidestream sidecar: consume through it, or read partitions with assign()"
-	noTransactions = "transactions are not served: produce without a transactional id (idempotence works)"
-)
+const noTransactions = "transactions are not served: produce without a transactional id (idempotence works)"
 
-// findCoordinator answers INVALID_REQUEST, which clients do not retry.
-func findCoordinator(req *kmsg.FindCoordinatorRequest) *kmsg.FindCoordinatorResponse {
+// coordinatorGroup is the type of key that is a group's name; 1 is a transactional id, 2 a share group.
+const coordinatorGroup = 0
+
+// findCoordinator answers from a view: a pure function. What has no coordinator here gets INVALID_REQUEST, which
+// clients do not retry.
+func findCoordinator(req *kmsg.FindCoordinatorRequest, view *cluster.View) *kmsg.FindCoordinatorResponse {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
 	resp.Version = req.Version
-	msg := noGroups
-	if req.CoordinatorType == 1 {
-		msg = noTransactions
+	if req.Version < 4 {
+		n, err := coordinator(req.CoordinatorType, req.CoordinatorKey, view)
+		resp.NodeID, resp.Host, resp.Port = n.ID, n.Host, n.Port
+		resp.ErrorCode, resp.ErrorMessage = groupCode(err), text(err)
+		return resp
 	}
-	resp.ErrorCode, resp.ErrorMessage, resp.NodeID = codeInvalidRequest, &msg, -1
 	for _, key := range req.CoordinatorKeys {
+		n, err := coordinator(req.CoordinatorType, key, view)
 		co := kmsg.NewFindCoordinatorResponseCoordinator()
-		co.Key, co.NodeID, co.ErrorCode, co.ErrorMessage = key, -1, codeInvalidRequest, &msg
-		co.Port = -1
+		co.Key, co.NodeID, co.Host, co.Port = key, n.ID, n.Host, n.Port
+		co.ErrorCode, co.ErrorMessage = groupCode(err), text(err)
 		resp.Coordinators = append(resp.Coordinators, co)
 	}
-	resp.Port = -1
 	return resp
+}
+
+func coordinator(kind int8, key string, view *cluster.View) (cluster.Node, error) {
+	none := cluster.Node{ID: -1, Port: -1}
+	switch kind {
+	case coordinatorGroup:
+	case 1:
+		return none, fmt.Errorf("%s: %w", noTransactions, errInvalidRequest)
+	default:
+		return none, fmt.Errorf("coordinators of type %d: only groups (0) have one here: %w", kind, errInvalidRequest)
+	}
+	if err := checkGroupID(key); err != nil {
+		return none, err
+	}
+	n, ok := view.Coordinator(key)
+	if !ok {
+		return none, fmt.Errorf("no broker is known: %w", cluster.ErrUnavailable)
+	}
+	return n, nil
 }

@@ -58,6 +58,7 @@ func init() {
 	for _, a := range []*api{
 		&produceAPI, &fetchAPI, &listOffsetsAPI, &metadataAPI, &findCoordinatorAPI, &apiVersionsAPI,
 		&createTopicsAPI, &deleteTopicsAPI, &initProducerIDAPI, &describeConfigsAPI, &createPartitionsAPI,
+		&offsetCommitAPI, &offsetFetchAPI, &describeGroupsAPI, &listGroupsAPI, &deleteGroupsAPI, &offsetDeleteAPI,
 	} {
 		apiTable[a.key] = a
 		for a.flexible = a.min; a.flexible <= a.max; a.flexible++ {

@@ -31,6 +31,12 @@ type Backend interface {
 	CreateTopic(ctx context.Context, spec cluster.TopicSpec) (cluster.TopicView, error)
 	DeleteTopic(ctx context.Context, name string) error
 	CreatePartitions(ctx context.Context, name string, count int32) error
+	AlterTopic(ctx context.Context, name string, change func(configs map[string]string) (map[string]string, error)) error
+
+	CommitOffsets(ctx context.Context, group string, offsets map[cluster.PartitionID]cluster.CommittedOffset) error
+	CommittedOffsets(ctx context.Context, group string) (map[cluster.PartitionID]cluster.CommittedOffset, error)
+	CommittedGroups(ctx context.Context) ([]string, error)
+	DropOffsets(ctx context.Context, group string, which []cluster.PartitionID) error
 }
 
 // ConfigEntry is one setting as DescribeConfigs shows it.

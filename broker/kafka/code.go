@@ -20,8 +20,12 @@ const (
 	codeNotLeaderOrFollower     = 6
 	codeRequestTimedOut         = 7
 	codeMessageTooLarge         = 10
+	codeOffsetMetadataTooLarge  = 12
+	codeCoordinatorNotAvailable = 15
 	codeInvalidTopic            = 17
 	codeInvalidRequiredAcks     = 21
+	codeIllegalGeneration       = 22
+	codeInvalidGroupID          = 24
 	codeUnsupportedVersion      = 35
 	codeTopicAlreadyExists      = 36
 	codeInvalidPartitions       = 37
@@ -33,6 +37,7 @@ const (
 	codeDuplicateSequence       = 46
 	codeInvalidProducerEpoch    = 47
 	codeKafkaStorageError       = 56
+	codeGroupIDNotFound         = 69
 	codeFencedLeaderEpoch       = 74
 	codeUnknownLeaderEpoch      = 75
 	codeUnsupportedCompression  = 76
@@ -94,6 +99,7 @@ var codes = []struct {
 	{cluster.ErrInvalidPartitions, codeInvalidPartitions},
 	{cluster.ErrInvalidConfig, codeInvalidConfig},
 	{cluster.ErrInvalidName, codeInvalidTopic},
+	{cluster.ErrUnknownGroup, codeGroupIDNotFound},
 	{cluster.ErrUnavailable, codeRequestTimedOut},
 	{errAcks, codeInvalidRequiredAcks},
 	{errAssignment, codeInvalidAssignment},
@@ -101,6 +107,9 @@ var codes = []struct {
 	{errInvalidRequest, codeInvalidRequest},
 	{errUnsupported, codeUnsupportedVersion},
 	{errCompression, codeUnsupportedCompression},
+	{errGroupID, codeInvalidGroupID},
+	{errGeneration, codeIllegalGeneration},
+	{errMetadataSize, codeOffsetMetadataTooLarge},
 	{ErrStorage, codeKafkaStorageError},
 	{syscall.ENOSPC, codeKafkaStorageError},
 }

@@ -77,7 +77,7 @@ func (s *Server) Serve() error {
 			gnet.WithReuseAddr(true),
 			gnet.WithTCPNoDelay(gnet.TCPNoDelay),
 			gnet.WithTCPKeepAlive(time.Minute),
-			gnet.WithLogger(s.log.Named("gnet").WithOptions(zap.IncreaseLevel(zap.WarnLevel)).Sugar()))
+			gnet.WithLogger(atLeastWarn(s.log.Named("gnet")).Sugar()))
 	}()
 	select {
 	case err := <-booted:
@@ -96,6 +96,15 @@ func (s *Server) Serve() error {
 		s.sweep()
 	}()
 	return nil
+}
+
+// atLeastWarn leaves out what is below a warning. A logger that is stricter stays as it is: raising its level to a lower
+// one is an error that zap prints.
+func atLeastWarn(log *zap.Logger) *zap.Logger {
+	if log.Level() >= zap.WarnLevel {
+		return log
+	}
+	return log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))
 }
 
 // probe binds the address for a moment, because gnet loses the reason when it cannot.

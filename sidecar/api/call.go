@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/timespan"
 )
 
 // call is one request at its route. Nothing of it may be kept when the handler
@@ -72,21 +74,18 @@ func (c *call) flag(name string) (bool, error) {
 	return false, bad(name, s, "1 or 0")
 }
 
-// duration reads a Go duration or a bare number of seconds; 0 when absent.
+// duration reads what timespan.Parse takes; 0 when absent.
 func (c *call) duration(name string, most time.Duration) (time.Duration, error) {
 	s, ok := c.option(name)
 	if !ok {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(s)
-	if n, intErr := strconv.ParseInt(s, 10, 32); intErr == nil {
-		d, err = time.Duration(n)*time.Second, nil
-	}
+	d, err := timespan.Parse(s)
 	if err != nil {
-		return 0, bad(name, s, "a duration such as 500ms, 30s or 2m, or a whole number of seconds")
+		return 0, bad(name, s, timespan.Form)
 	}
 	if d < 0 || d > most {
-		return 0, bad(name, s, "a duration from 0 to "+most.String())
+		return 0, bad(name, s, "a duration from 0s to "+most.String())
 	}
 	return d, nil
 }
@@ -161,11 +160,28 @@ func jsonWords(err error) string {
 	var t *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &t):
-		return fmt.Sprintf("%q has a %s where another kind of value belongs", t.Field, t.Value)
+		return fmt.Sprintf("%q has a %s where %s belongs", t.Field, t.Value, kindWords(t.Type.Kind()))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return "it ends in the middle"
 	}
 	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// kindWords names a kind of Go value as JSON knows it.
+func kindWords(k reflect.Kind) string {
+	switch k {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return "a whole number in its range"
+	}
+	return "another kind of value"
 }
 
 // answer writes v as JSON.

@@ -24,9 +24,9 @@ func (m *Manager) Ack(ctx context.Context, group, topic string, r api.Receipts) 
 func (m *Manager) Nack(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error) {
 	delay := time.Duration(0)
 	if r.Delay != "" {
-		d, err := time.ParseDuration(r.Delay)
-		if err != nil || d < 0 || d > maxDelay {
-			return api.ReceiptResponse{}, badRequest("delay=%q: use a duration from 0s to %s, such as 5s", r.Delay, maxDelay)
+		d, err := parseDuration("delay", r.Delay, 0, maxDelay)
+		if err != nil {
+			return api.ReceiptResponse{}, err
 		}
 		delay = d
 	}
@@ -43,9 +43,9 @@ func (m *Manager) Extend(ctx context.Context, group, topic string, r api.Receipt
 		lease = g.lease()
 	}
 	if r.Lease != "" {
-		d, err := time.ParseDuration(r.Lease)
-		if err != nil || d < minLease || d > maxLease {
-			return api.ReceiptResponse{}, badRequest("lease=%q: use a duration from %s to %s, such as 30s", r.Lease, minLease, maxLease)
+		d, err := parseDuration("lease", r.Lease, minLease, maxLease)
+		if err != nil {
+			return api.ReceiptResponse{}, err
 		}
 		lease = d
 	}

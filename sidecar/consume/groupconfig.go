@@ -8,6 +8,7 @@ import (
 	"sidestream/discovery"
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume/window"
+	"sidestream/sidecar/timespan"
 )
 
 // Values of a group's settings.
@@ -35,6 +36,15 @@ func parseFrom(from string) (string, time.Time, error) {
 	return t.UTC().Format(time.RFC3339Nano), t, nil
 }
 
+// parseDuration reads a duration of a JSON body as the query's are read.
+func parseDuration(name, s string, least, most time.Duration) (time.Duration, error) {
+	d, err := timespan.Parse(s)
+	if err != nil || d < least || d > most {
+		return 0, badRequest("%s=%q: use %s, from %s to %s", name, s, timespan.Form, least, most)
+	}
+	return d, nil
+}
+
 // mergeConfig lays what a request asks for over a group's settings.
 func mergeConfig(c discovery.GroupConfig, want api.GroupConfig) (discovery.GroupConfig, error) {
 	if want.Order != "" {
@@ -44,9 +54,9 @@ func mergeConfig(c discovery.GroupConfig, want api.GroupConfig) (discovery.Group
 		c.Order = want.Order
 	}
 	if want.Lease != "" {
-		d, err := time.ParseDuration(want.Lease)
-		if err != nil || d < minLease || d > maxLease {
-			return c, badRequest("lease=%q: use a duration from %s to %s, such as 30s", want.Lease, minLease, maxLease)
+		d, err := parseDuration("lease", want.Lease, minLease, maxLease)
+		if err != nil {
+			return c, err
 		}
 		c.LeaseMillis = d.Milliseconds()
 	}

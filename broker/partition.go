@@ -25,6 +25,7 @@ type partition struct {
 	m     *metrics
 
 	epoch    atomic.Int32
+	keyed    atomic.Bool  // compacted: only records with keys
 	hw       atomic.Int64 // high watermark: consumers read below it
 	maxBatch atomic.Int64
 
@@ -64,6 +65,7 @@ func newPartition(topic string, id UUID, index int32, log *commitlog.Log, zlog *
 func (p *partition) lead(epoch int32, cfg commitlog.Config, policy commitlog.FlushPolicy) {
 	p.maxBatch.Store(int64(cfg.MaxBatchBytes))
 	p.epoch.Store(epoch)
+	p.keyed.Store(cfg.Compacted())
 	p.mu.Lock()
 	p.policy = policy
 	p.led = true
@@ -132,10 +134,26 @@ func (p *partition) write() {
 			}
 			continue
 		}
+		if p.keyed.Load() {
+			group = refuseKeyless(group)
+		}
 		for len(group) > 0 {
 			group = group[p.writeGroup(group, policy, epoch):]
 		}
 	}
+}
+
+// refuseKeyless answers the appends that a compacted topic cannot take, and returns the others.
+func refuseKeyless(group []kafka.Append) []kafka.Append {
+	var rest []kafka.Append
+	for _, a := range group {
+		if err := checkKeys(a.Batch, a.Header); err != nil {
+			a.Done(kafka.Appended{Base: -1, Start: -1, Err: err})
+			continue
+		}
+		rest = append(rest, a)
+	}
+	return rest
 }
 
 // writeGroup writes the longest run of appends that can go in one write, and returns how many those were.
@@ -363,6 +381,33 @@ func (p *partition) OffsetByTime(ts int64) (offset, timestamp int64, epoch int32
 // MaxTimestamp finds the record with the highest timestamp.
 func (p *partition) MaxTimestamp() (offset, timestamp int64, epoch int32, err error) {
 	return p.log.MaxTimestamp()
+}
+
+// EpochEnd is where an epoch ended; the present one ends at the log's end, also before its first record.
+func (p *partition) EpochEnd(epoch int32) (found int32, end int64) {
+	now := p.epoch.Load()
+	switch {
+	case epoch == now:
+		return now, p.log.EndOffset()
+	case epoch > now:
+		return -1, -1
+	}
+	if found, end = p.log.EpochEnd(epoch); found >= 0 {
+		return found, end
+	}
+	end = p.log.EndOffset() // before the last epoch: what is appended between the two must not count
+	if last := p.log.LastEpoch(); last >= 0 && last <= epoch {
+		return last, end // epochs up to the present one left no records
+	}
+	return -1, -1
+}
+
+// DeleteBefore moves the log's start up.
+func (p *partition) DeleteBefore(offset int64) error {
+	if err := p.Err(); err != nil {
+		return err
+	}
+	return p.log.DeleteBefore(offset)
 }
 
 // EpochAt reads the leader epoch from the batch that the offset lies in; at the end it is the partition's own.

@@ -100,7 +100,7 @@ func (b *Broker) CheckTopic(name string, configs map[string]string) error {
 func (b *Broker) TopicConfigs(t *cluster.TopicView) []kafka.ConfigEntry {
 	var out []kafka.ConfigEntry
 	for _, d := range topicDefaults() {
-		e := kafka.ConfigEntry{Name: d.name, Value: d.value, Kind: d.kind, Doc: d.doc}
+		e := kafka.ConfigEntry{Name: d.name, Value: d.value, Default: d.value, Kind: d.kind, Doc: d.doc}
 		if v, ok := t.Configs[d.name]; ok {
 			e.Value, e.Set = v, true
 		}

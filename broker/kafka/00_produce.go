@@ -65,7 +65,7 @@ func enqueueProduce(s *Server, c *call, finish func(*response, error)) {
 			settle := func(a Appended) {
 				if a.Err != nil {
 					failed.Add(1)
-					rp.ErrorCode, rp.ErrorMessage = codeOf(a.Err), text(a.Err)
+					rp.ErrorCode, rp.ErrorMessage, rp.ErrorRecords = codeOf(a.Err), text(a.Err), errorRecords(a.Err)
 					s.metrics.failed(rp.ErrorCode)
 				} else {
 					rp.BaseOffset = a.Base
@@ -79,6 +79,20 @@ func enqueueProduce(s *Server, c *call, finish func(*response, error)) {
 		}
 	}
 	done()
+}
+
+// errorRecords lists the records that an error is about, if it says so (KIP-467, since version 8).
+func errorRecords(err error) (out []kmsg.ProduceResponseTopicPartitionErrorRecord) {
+	var batch *BatchError
+	if !errors.As(err, &batch) {
+		return nil
+	}
+	for _, r := range batch.Records {
+		e := kmsg.NewProduceResponseTopicPartitionErrorRecord()
+		e.RelativeOffset, e.ErrorMessage = r.Index, &r.Text
+		out = append(out, e)
+	}
+	return out
 }
 
 // enqueueBatch checks one partition's batch and queues it. When it returns an error, settle was and will not be called.

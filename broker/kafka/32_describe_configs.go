@@ -38,6 +38,9 @@ func serveDescribeConfigs(s *Server, c *call) (*response, error) {
 			rc.IsDefault, rc.Source = !e.Set, sourceOf(e, source)
 			rc.ReadOnly = r.ResourceType == kmsg.ConfigResourceTypeBroker
 			rc.ConfigType = kmsg.ConfigType(e.Kind)
+			if req.IncludeSynonyms {
+				rc.ConfigSynonyms = synonyms(e, source)
+			}
 			if req.IncludeDocumentation && e.Doc != "" {
 				rc.Documentation = &e.Doc
 			}
@@ -64,6 +67,20 @@ func (s *Server) describe(r kmsg.DescribeConfigsRequestResource) ([]ConfigEntry,
 	default:
 		return nil, 0, fmt.Errorf("resource type %d: only topics (2) and brokers (4) have configs here: %w", r.ResourceType, errInvalidRequest)
 	}
+}
+
+// synonyms lists where the value could come from, the one in force first.
+func synonyms(e ConfigEntry, source kmsg.ConfigSource) []kmsg.DescribeConfigsResponseResourceConfigConfigSynonym {
+	of := func(value string, source kmsg.ConfigSource) kmsg.DescribeConfigsResponseResourceConfigConfigSynonym {
+		s := kmsg.NewDescribeConfigsResponseResourceConfigConfigSynonym()
+		s.Name, s.Value, s.Source = e.Name, &value, source
+		return s
+	}
+	out := []kmsg.DescribeConfigsResponseResourceConfigConfigSynonym{of(e.Value, sourceOf(e, source))}
+	if e.Set && source == kmsg.ConfigSourceDynamicTopicConfig {
+		out = append(out, of(e.Default, kmsg.ConfigSourceDefaultConfig))
+	}
+	return out
 }
 
 // sourceOf says where a value comes from: set for the resource, or a default.

@@ -18,6 +18,8 @@ var createPartitionsAPI = api{
 	serve:   serveCreatePartitions,
 }
 
+const keysRemap = "keys map to other partitions from now on, so order by key holds only within each period"
+
 var errAssignment = errors.New("invalid replica assignment")
 
 func serveCreatePartitions(s *Server, c *call) (*response, error) {
@@ -31,6 +33,9 @@ func serveCreatePartitions(s *Server, c *call) (*response, error) {
 		out.Topic = t.Topic
 		if err := s.createPartitions(ctx, t, req.ValidateOnly); err != nil {
 			s.refuseCluster(&out.ErrorCode, &out.ErrorMessage, err)
+		} else {
+			warning := keysRemap
+			out.ErrorMessage = &warning // beside code 0: a success to every client, and a warning in those that show it
 		}
 		resp.Topics = append(resp.Topics, out)
 	}
@@ -54,7 +59,7 @@ func (s *Server) createPartitions(ctx context.Context, t kmsg.CreatePartitionsRe
 	if err := s.backend.CreatePartitions(ctx, t.Topic, t.Count); err != nil {
 		return err
 	}
-	s.log.Warn("partitions added: keys map to other partitions from now on, so order by key holds only within each period",
+	s.log.Warn("partitions added: "+keysRemap,
 		zap.String("topic", t.Topic), zap.Int("from", len(tv.Partitions)), zap.Int32("to", t.Count))
 	return nil
 }

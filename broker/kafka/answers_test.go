@@ -169,6 +169,32 @@ func TestTopicSpec(t *testing.T) {
 	}
 }
 
+func TestIncrementRefusesWhatItDoesNotKnow(t *testing.T) {
+	v := "x"
+	defaults := map[string]ConfigEntry{"list": {Name: "list", Value: "a,b", Kind: kindList}, "n": {Name: "n", Value: "1", Kind: 5}}
+	for name, c := range map[string]struct {
+		name string
+		op   kmsg.IncrementalAlterConfigOp
+		want error
+		then string
+	}{
+		"operation": {"list", 9, errInvalidRequest, ""},
+		"number":    {"n", kmsg.IncrementalAlterConfigOpAppend, cluster.ErrInvalidConfig, ""},
+		"append":    {"list", kmsg.IncrementalAlterConfigOpAppend, nil, "a,b,x"},
+		"subtract":  {"list", kmsg.IncrementalAlterConfigOpSubtract, nil, "a,b"},
+		"set":       {"list", kmsg.IncrementalAlterConfigOpSet, nil, "x"},
+	} {
+		got, err := increment(map[string]string{}, []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: c.name, Op: c.op, Value: &v}}, defaults)
+		if !errors.Is(err, c.want) || err == nil && got[c.name] != c.then {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	twice := []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: "n", Value: &v}, {Name: "n", Value: &v}}
+	if _, err := increment(map[string]string{}, twice, defaults); !errors.Is(err, errInvalidRequest) {
+		t.Errorf("a config named twice: %v", err)
+	}
+}
+
 func TestAdmission(t *testing.T) {
 	a := &admission{max: 3, perIP: 2, byIP: map[string]int{}}
 	var got []string

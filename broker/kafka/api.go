@@ -59,6 +59,8 @@ func init() {
 		&produceAPI, &fetchAPI, &listOffsetsAPI, &metadataAPI, &findCoordinatorAPI, &apiVersionsAPI,
 		&createTopicsAPI, &deleteTopicsAPI, &initProducerIDAPI, &describeConfigsAPI, &createPartitionsAPI,
 		&offsetCommitAPI, &offsetFetchAPI, &describeGroupsAPI, &listGroupsAPI, &deleteGroupsAPI, &offsetDeleteAPI,
+		&deleteRecordsAPI, &offsetForLeaderEpochAPI, &alterConfigsAPI, &describeLogDirsAPI, &incrementalAlterConfigsAPI,
+		&describeClusterAPI,
 	} {
 		apiTable[a.key] = a
 		for a.flexible = a.min; a.flexible <= a.max; a.flexible++ {

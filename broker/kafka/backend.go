@@ -27,6 +27,8 @@ type Backend interface {
 	TopicConfigs(t *cluster.TopicView) []ConfigEntry
 	// BrokerConfigs returns this broker's own settings under Kafka's names.
 	BrokerConfigs() []ConfigEntry
+	// LogDirs lists the directories that logs are kept in and what is in them.
+	LogDirs() []LogDir
 
 	CreateTopic(ctx context.Context, spec cluster.TopicSpec) (cluster.TopicView, error)
 	DeleteTopic(ctx context.Context, name string) error
@@ -42,9 +44,25 @@ type Backend interface {
 // ConfigEntry is one setting as DescribeConfigs shows it.
 type ConfigEntry struct {
 	Name, Value string
-	Set         bool // set for this resource, not a default
-	Kind        int8 // Kafka's ConfigType: 1 boolean, 2 string, 3 int, 5 long, 7 list
+	Default     string // of a topic's config
+	Set         bool   // set for this resource, not a default
+	Kind        int8   // Kafka's ConfigType: 1 boolean, 2 string, 3 int, 5 long, 7 list
 	Doc         string
+}
+
+// LogDir is a directory of logs.
+type LogDir struct {
+	Path                    string
+	Err                     error // why it is offline
+	TotalBytes, UsableBytes int64 // of its file system; -1 when unknown
+	Partitions              []LogDirPartition
+}
+
+// LogDirPartition is a partition in a directory.
+type LogDirPartition struct {
+	Topic     string
+	Partition int32
+	Bytes     int64
 }
 
 // Offsets of a partition at one moment.
@@ -90,6 +108,11 @@ type Partition interface {
 	MaxTimestamp() (offset, timestamp int64, epoch int32, err error)
 	// EpochAt is the leader epoch of the batch that an offset lies in, -1 when unknown.
 	EpochAt(offset int64) int32
+	// EpochEnd is the newest leader epoch that is not above the asked one, and the offset after its last record; -1 both
+	// when nothing is known of it.
+	EpochEnd(epoch int32) (found int32, end int64)
+	// DeleteBefore moves the log's start up to the offset, durably.
+	DeleteBefore(offset int64) error
 	// Watch has wake filled (without blocking) whenever the high watermark moves or the partition stops being led.
 	Watch(wake chan<- struct{})
 	Unwatch(wake chan<- struct{})

@@ -43,6 +43,7 @@ const (
 	codeUnsupportedCompression  = 76
 	codeInvalidRecord           = 87
 	codeUnknownTopicID          = 100
+	codeUnsupportedEndpointType = 115
 )
 
 // Errors of the serving side that have a code of their own on the wire. A Backend and its partitions return them,
@@ -135,3 +136,20 @@ func text(err error) *string {
 	s := err.Error()
 	return &s
 }
+
+// BatchError refuses a batch and says which of its records are to blame. On the wire it is INVALID_RECORD.
+type BatchError struct {
+	Text    string
+	Records []RecordError
+}
+
+// RecordError is what is wrong with one record of a batch.
+type RecordError struct {
+	Index int32 // in the batch, from 0
+	Text  string
+}
+
+func (e *BatchError) Error() string { return e.Text }
+
+// Unwrap says what kind of error it is.
+func (e *BatchError) Unwrap() error { return record.ErrInvalid }

@@ -4,10 +4,10 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
 BIN     := bin/sidestream
 
-.PHONY: help build demo test lint compat bench consul docs clean
+.PHONY: help build demo test lint compat bench bench-broker consul docs clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## Build bin/sidestream
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./ops/sidestream
@@ -33,6 +33,10 @@ compat: build ## Let other people's Kafka clients produce and consume
 
 bench: build ## Measure throughput through one development server
 	$(GO) run ./ops/bench -bin $(BIN)
+
+# Takes about an hour; BENCH=-quick takes a few minutes, BENCH='-only fetch' one step.
+bench-broker: ## Measure the broker beside Kafka and bare loops on this disk
+	$(GO) run ./ops/bench/broker $(BENCH)
 
 # Built once from its Go module into a folder that git ignores.
 consul: ## Find a real Consul for the tests, or build it when none is on the PATH

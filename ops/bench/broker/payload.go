@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// fill makes b random, which no codec makes smaller.
+func fill(b []byte) {
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+}
+
+// payloads are many different messages of one size, so that nothing is made
+// twice while the clock runs: either random, or text as events are, which snappy
+// brings to about a third.
+func payloads(size int, text bool) [][]byte {
+	out := make([][]byte, 1024)
+	for i := range out {
+		b := make([]byte, 0, size+200)
+		for text && len(b) < size {
+			b = fmt.Appendf(b, `{"event":"view","path":"/articles/%d/comments","visitor":"%08x","ms":%d}`,
+				rand.IntN(5000), rand.Uint32(), rand.IntN(3000))
+		}
+		b = b[:size]
+		if !text {
+			fill(b)
+		}
+		out[i] = b
+	}
+	return out
+}

@@ -30,7 +30,8 @@ type Client interface {
 
 // Clients are all of them.
 func Clients() []Client {
-	return []Client{franz{}, saramaClient{}, segmentio{}, kcat{}, confluent{}}
+	return []Client{franz{}, saramaClient{}, segmentio{}, kcat{}, confluent{},
+		confluentNew, kafkaPython, aiokafka, java39, java4}
 }
 
 // Records makes n records whose values compress well.

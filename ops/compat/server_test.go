@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -15,8 +16,20 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+// server is a running development server.
+type server struct {
+	broker string // address
+	dir    string // the data folder
+	stop   func() // cleanly, once; at the test's end by itself
+}
+
 // startBroker runs the real binary and returns its broker's address.
 func startBroker(t *testing.T) string {
+	t.Helper()
+	return startServer(t).broker
+}
+
+func startServer(t *testing.T) server {
 	t.Helper()
 	binary := os.Getenv("SIDESTREAM_BIN")
 	if binary == "" {
@@ -37,7 +50,7 @@ func startBroker(t *testing.T) string {
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case err := <-exited:
@@ -54,11 +67,12 @@ func startBroker(t *testing.T) string {
 		}
 		_ = log.Close()
 	})
+	t.Cleanup(stop)
 	for range 600 {
 		var info struct{ Broker string }
 		text, err := os.ReadFile(filepath.Join(dir, "dev.json"))
 		if err == nil && json.Unmarshal(text, &info) == nil && info.Broker != "" {
-			return info.Broker
+			return server{info.Broker, dir, stop}
 		}
 		select {
 		case err := <-exited:
@@ -68,7 +82,7 @@ func startBroker(t *testing.T) string {
 		}
 	}
 	t.Fatal("sidestream dev did not serve within 30 s")
-	return ""
+	return server{}
 }
 
 // createTopic makes a topic and waits until all its partitions have a leader.

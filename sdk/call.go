@@ -82,7 +82,7 @@ func (c *Client) once(ctx context.Context, r request, answer any) error {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("asking the sidecar: %w", err)
+		return c.unreached(err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read to its end, or has failed
 	body, err := io.ReadAll(resp.Body)
@@ -99,9 +99,21 @@ func (c *Client) once(ctx context.Context, r request, answer any) error {
 		return nil
 	}
 	if err := json.Unmarshal(body, answer); err != nil {
-		return fmt.Errorf("%s %s: the answer is not what a sidecar says (is something else listening at %s?): %w", r.method, r.path, c.base, err)
+		return fmt.Errorf("%s %s: the answer is not what a sidecar says (is something else listening at %s?): %w", r.method, r.path, c.where, err)
 	}
 	return nil
+}
+
+// unreached tells what a call that got no answer met, without the URL that
+// net/http puts in front.
+func (c *Client) unreached(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return fmt.Errorf("no sidecar answers at %s (is one running there?): %w", c.where, err)
+	}
+	return fmt.Errorf("asking the sidecar at %s: %w", c.where, err)
 }
 
 // partial is what answers to batches have: they carry one error for each

@@ -7,6 +7,11 @@
 // errors.Is against a code:
 //
 //	if errors.Is(err, &api.Error{Code: api.CodeTopicNotFound}) { … }
+//
+// A whole program is in examples/hello. The module is called "sidestream" and
+// is on no proxy: a program of another module names a checkout,
+//
+//	go mod edit -require=sidestream@v0.0.0 -replace=sidestream=/path/to/sidestream
 package sdk
 
 import (
@@ -15,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 )
@@ -22,9 +28,14 @@ import (
 // DefaultAddress is where a sidecar listens unless told otherwise.
 const DefaultAddress = "http://127.0.0.1:4100"
 
+// EnvAddress is the environment variable that says where the sidecar is, for
+// a program that names no address itself.
+const EnvAddress = "SIDESTREAM_SIDECAR"
+
 // Client speaks to one sidecar. It is safe for concurrent use.
 type Client struct {
 	base  string // scheme and host, without a slash at the end
+	where string // the address for people
 	http  *http.Client
 	retry Retry
 }
@@ -41,10 +52,14 @@ func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h
 func WithRetry(r Retry) Option { return func(c *Client) { c.retry = r } }
 
 // New makes a client of the sidecar at address: "http://127.0.0.1:4100",
-// "127.0.0.1:4100", "unix:/run/sidestream.sock", or "" for [DefaultAddress].
-// Nothing is sent yet.
+// "127.0.0.1:4100", "unix:/run/sidestream.sock", or "" for the one that the
+// environment variable [EnvAddress] names, else [DefaultAddress]. Nothing is
+// sent yet.
 func New(address string, options ...Option) (*Client, error) {
 	c := &Client{}
+	if address == "" {
+		address = os.Getenv(EnvAddress)
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil              // a sidecar is on this host
 	transport.MaxIdleConnsPerHost = 64 // as many pulls and publishes as one application runs at once
@@ -57,13 +72,13 @@ func New(address string, options ...Option) (*Client, error) {
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}
-		c.base = "http://localhost"
+		c.base, c.where = "http://localhost", "unix:"+path
 	default:
 		base, err := parseAddress(address)
 		if err != nil {
 			return nil, err
 		}
-		c.base = base
+		c.base, c.where = base, base
 	}
 	c.http = &http.Client{Transport: transport}
 	for _, o := range options {

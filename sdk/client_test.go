@@ -87,7 +87,7 @@ func TestPublishSpellsTheRequest(t *testing.T) {
 	at, err := c.Publish(t.Context(), "a/b", sdk.Message{
 		Key: []byte("k&1"), Value: []byte{0, 1, 0xff}, Partition: new(int32(3)), Timestamp: time.UnixMilli(1500),
 		Headers: []sdk.Header{{"trace", "1"}, {"trace", "2=x"}},
-	}, sdk.AckLeader(), sdk.Timeout(2*time.Second), sdk.IdempotencyKey("once"))
+	}, sdk.AckLeader(), sdk.Timeout(2*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestPublishSpellsTheRequest(t *testing.T) {
 	if got.URL.EscapedPath() != "/topics/a%2Fb" || string(body) != "\x00\x01\xff" {
 		t.Errorf("path %s, body %q", got.URL.EscapedPath(), body)
 	}
-	if h := got.Header.Values("Record-Header"); len(h) != 2 || h[1] != "trace=2=x" || got.Header.Get("Idempotency-Key") != "once" {
+	if h := got.Header.Values("Record-Header"); len(h) != 2 || h[1] != "trace=2=x" {
 		t.Errorf("headers: %v", got.Header)
 	}
 	if _, err := c.Publish(t.Context(), "t", sdk.Message{Key: []byte{0xff}}); err != nil {
@@ -231,29 +231,26 @@ func TestNothingListensIsRetried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Publish(context.Background(), "t", sdk.Message{}); err == nil || !strings.Contains(err.Error(), "refused") {
+	if _, err := c.Publish(context.Background(), "t", sdk.Message{}); err == nil || !strings.Contains(err.Error(), "refused") || !strings.Contains(err.Error(), "is one running there?") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestValueAndKey(t *testing.T) {
-	text, base, bad := "x", "/w==", "%"
-	for _, tt := range []struct {
-		m    api.Message
-		want []byte
-		bad  bool
-	}{
-		{api.Message{Value: &text}, []byte("x"), false},
-		{api.Message{Value64: &base}, []byte{0xff}, false},
-		{api.Message{}, nil, false},
-		{api.Message{Value64: &bad}, nil, true},
-	} {
-		got, err := sdk.Value(tt.m)
-		if string(got) != string(tt.want) || (got == nil) != (tt.want == nil) || (err != nil) != tt.bad {
-			t.Errorf("%+v: got %q, %v", tt.m, got, err)
-		}
+// A program that names no address follows its environment.
+func TestAddressFromTheEnvironment(t *testing.T) {
+	server := httptest.NewServer(newFake())
+	defer server.Close()
+	t.Setenv(sdk.EnvAddress, server.URL)
+	c, err := sdk.New("")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if k, err := sdk.Key(api.Message{Key: &text}); err != nil || string(k) != "x" {
-		t.Errorf("key: %q, %v", k, err)
+	defer c.Close()
+	if _, err := c.Publish(t.Context(), "t", sdk.Message{Value: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(sdk.EnvAddress, "ftp://x")
+	if _, err := sdk.New(""); err == nil || !strings.Contains(err.Error(), "ftp://x") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -35,7 +35,11 @@ func Example() {
 		log.Fatal(err)
 	}
 	for _, m := range pulled.Messages {
-		fmt.Println(m.ID, *m.Value)
+		value, err := m.ValueBytes()
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s %s\n", m.ID, value)
 		if _, err := client.Ack(ctx, "g", "hello", m.Receipt); err != nil {
 			log.Fatal(err)
 		}
@@ -65,8 +69,12 @@ func ExampleClient_Consume() {
 	}
 
 	err = client.Consume(ctx, "kitchen", "orders", sdk.ConsumeOptions{}, func(_ context.Context, m api.Message) error {
-		fmt.Println("making", *m.Value)
-		if *m.Value == "coffee" {
+		drink, err := m.ValueBytes()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("making %s\n", drink)
+		if string(drink) == "coffee" {
 			cancel() // enough for an example
 		}
 		return nil // acknowledged; an error would give the message back

@@ -52,13 +52,6 @@ func KeyField(name string) PublishOption {
 	return func(o *publishOptions) { o.query.Set("key_field", name) }
 }
 
-// IdempotencyKey names a publish, so that repeating it with the same key
-// cannot write twice. A sidecar that cannot promise that refuses it with
-// bad_request.
-func IdempotencyKey(key string) PublishOption {
-	return func(o *publishOptions) { o.header.Set(api.HeaderIdempotencyKey, key) }
-}
-
 func applyPublish(options []PublishOption) publishOptions {
 	o := publishOptions{query: url.Values{}, header: http.Header{}}
 	for _, apply := range options {

@@ -2,8 +2,6 @@ package sdk
 
 import (
 	"context"
-	"encoding/base64"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -86,24 +84,4 @@ func (c *Client) receipts(ctx context.Context, group, topic, verb string, body a
 	}
 	err := c.call(ctx, r, &answer)
 	return answer, err
-}
-
-// Value is the value of a message as bytes; nil for a tombstone.
-func Value(m api.Message) ([]byte, error) { return eitherOf("value", m.ID, m.Value, m.Value64) }
-
-// Key is the key of a message as bytes; nil when it has none.
-func Key(m api.Message) ([]byte, error) { return eitherOf("key", m.ID, m.Key, m.Key64) }
-
-func eitherOf(what, id string, text, base *string) ([]byte, error) {
-	switch {
-	case text != nil:
-		return []byte(*text), nil
-	case base == nil:
-		return nil, nil
-	}
-	b, err := base64.StdEncoding.DecodeString(*base)
-	if err != nil {
-		return nil, fmt.Errorf("%s of message %s: %w", what, id, err)
-	}
-	return b, nil
 }

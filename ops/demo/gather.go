@@ -119,7 +119,7 @@ func (g *gathering) pull(ctx context.Context, s side, group, topic string) error
 		receipts := make([]string, len(pulled.Messages))
 		arrived := make([]Arrival, len(pulled.Messages))
 		for i, m := range pulled.Messages {
-			value, err := sdk.Value(m)
+			value, err := m.ValueBytes()
 			if err != nil {
 				return err
 			}

@@ -139,7 +139,7 @@ func printMessage(m api.Message, asJSON bool, out io.Writer) error {
 	if asJSON {
 		line, err = messageLine(m)
 	} else {
-		line, err = sdk.Value(m)
+		line, err = m.ValueBytes()
 		line = append(line, '\n')
 	}
 	if err != nil {

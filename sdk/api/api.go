@@ -55,7 +55,10 @@ type BatchPublished struct {
 	Results []BatchResult `json:"results"`
 }
 
-// Message is one pulled or peeked message.
+// Message is one pulled or peeked message. [Message.KeyBytes] and
+// [Message.ValueBytes] have the bytes whichever field they came in: Value is
+// nil for a tombstone and for a value that is not UTF-8, so do not dereference
+// it unchecked.
 type Message struct {
 	ID         string       `json:"id"`                // topic/partition/offset; stable: store it to be effectively once
 	Receipt    string       `json:"receipt,omitempty"` // opaque; proves the lease. None when peeked or with ack=auto
@@ -64,7 +67,7 @@ type Message struct {
 	Offset     int64        `json:"offset"`
 	Key        *string      `json:"key,omitempty"`   // when UTF-8
 	Key64      *string      `json:"key64,omitempty"` // base64 when not
-	Value      *string      `json:"value"`           // when UTF-8; null for a tombstone or with value64
+	Value      *string      `json:"value"`           // when UTF-8; null for a tombstone and with value64
 	Value64    *string      `json:"value64,omitempty"`
 	Headers    []HeaderPair `json:"headers,omitempty"`
 	Timestamp  int64        `json:"ts"`                    // Unix milliseconds
@@ -73,10 +76,11 @@ type Message struct {
 }
 
 // HeaderPair is one header of a record: names may repeat and order is kept.
+// [HeaderPair.ValueBytes] has the value's bytes in either form.
 type HeaderPair struct {
 	Name    string  `json:"name"`
-	Value   *string `json:"value,omitempty"`
-	Value64 *string `json:"value64,omitempty"`
+	Value   *string `json:"value,omitempty"`   // when UTF-8
+	Value64 *string `json:"value64,omitempty"` // base64 when not
 }
 
 // Reason says why a pull returned no message.

@@ -17,7 +17,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	address := flag.String("sidecar", sdk.DefaultAddress, "address of the sidecar")
+	address := flag.String("sidecar", "", "address of the sidecar (default $"+sdk.EnvAddress+", else "+sdk.DefaultAddress+")")
 	topic := flag.String("topic", pageviews.Topic, "topic to consume")
 	group := flag.String("group", pageviews.Group, "group to consume in")
 	quiet := flag.Duration("quiet", 5*time.Second, "stop after this long without a view")
@@ -46,7 +46,7 @@ func count(ctx context.Context, address, group, topic string, quiet time.Duratio
 	err = client.Consume(ctx, group, topic, sdk.ConsumeOptions{OnError: func(err error) { log.Print(err) }},
 		func(_ context.Context, m api.Message) error {
 			idle.Reset(quiet)
-			value, err := sdk.Value(m)
+			value, err := m.ValueBytes()
 			if err != nil {
 				return err
 			}

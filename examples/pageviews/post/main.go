@@ -15,7 +15,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	address := flag.String("sidecar", sdk.DefaultAddress, "address of the sidecar")
+	address := flag.String("sidecar", "", "address of the sidecar (default $"+sdk.EnvAddress+", else "+sdk.DefaultAddress+")")
 	topic := flag.String("topic", pageviews.Topic, "topic to publish to")
 	file := flag.String("file", "", "file of page views, one JSON object a line (default: the 9,999 of the example)")
 	flag.Parse()

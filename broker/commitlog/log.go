@@ -9,7 +9,8 @@
 // turn); flushes come one after another beside them (the flusher's turn), so
 // that all that was appended during one sync is covered by the next. What
 // rewrites history (truncation, removal, repair, closing) takes both turns, in
-// that order. A small mutex guards the fields and is never held during I/O.
+// that order. Compaction has a turn of its own and takes both others only to put
+// what it wrote in its place. A small mutex guards the fields and is never held during I/O.
 //
 // # What survives a power cut
 //
@@ -45,6 +46,8 @@ type Options struct {
 	// header), so that searches by time are exact to the record. Without it
 	// they are exact to the batch when that is compressed.
 	Decompress func(codec record.Codec, b []byte) ([]byte, error)
+	// Compress is the reverse, for batches that compaction has thinned out.
+	Compress func(codec record.Codec, b []byte) ([]byte, error)
 }
 
 // Log is an open partition log. Its methods may be called at the same time.
@@ -54,7 +57,9 @@ type Log struct {
 	logger  *zap.Logger
 	metrics *Metrics
 	unpack  func(codec record.Codec, b []byte) ([]byte, error)
+	pack    func(codec record.Codec, b []byte) ([]byte, error)
 
+	cleaner turn // who compacts; taken before the others
 	writer  turn // who may append, roll or change the list of segments
 	flusher turn // who may sync and write checkpoints
 
@@ -81,6 +86,10 @@ type Log struct {
 	epochsDirty bool       // the epoch file is behind
 	torn        bool       // the active file may be longer than it should: cut it before writing
 	closed      bool
+
+	clean       cleanPoint // how far the log is compacted
+	closing     bool       // no compaction begins any more
+	stopCleaner func()     // ends the compaction that runs, or has run
 }
 
 // mark is an offset with its place: the batch that begins with the offset begins
@@ -116,9 +125,9 @@ func Open(fsys disk.FS, dir string, cfg Config, opt Options) (*Log, error) {
 		return nil, fmt.Errorf("commitlog: %s: %w", dir, err)
 	}
 	l := &Log{
-		fs: fsys, dir: dir, cfg: cfg, unpack: opt.Decompress,
+		fs: fsys, dir: dir, cfg: cfg, unpack: opt.Decompress, pack: opt.Compress,
 		logger: opt.Logger, metrics: opt.Metrics,
-		writer: newTurn(), flusher: newTurn(),
+		cleaner: newTurn(), writer: newTurn(), flusher: newTurn(),
 		snapshot: noProducers,
 	}
 	if l.logger == nil {
@@ -266,6 +275,8 @@ func diskError(err error) error {
 // to look for, and closes the files. Slices that are held stay readable until
 // they are released. A second Close does nothing.
 func (l *Log) Close() error {
+	l.endCompaction()
+	defer l.cleaner.leave()
 	l.takeBoth()
 	defer l.leaveBoth()
 	l.mu.Lock()

@@ -16,6 +16,10 @@ type Metrics struct {
 	damage          prometheus.Counter
 	indexRebuilds   prometheus.Counter
 	removedSegments prometheus.Counter
+	verifiedBytes   prometheus.Counter
+	compactions     prometheus.Counter
+	compactRemoved  prometheus.Counter
+	compactSaved    prometheus.Counter
 }
 
 // NewMetrics makes the metrics and registers them on reg, unless that is nil.
@@ -38,10 +42,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		damage:          counter("damaged_stretches_total", "Damaged stretches found in stored segments."),
 		indexRebuilds:   counter("index_rebuilds_total", "Segments whose indexes were rebuilt."),
 		removedSegments: counter("removed_segments_total", "Segments removed by retention or record deletion."),
+		verifiedBytes:   counter("verified_bytes_total", "Bytes of stored segments whose checksums were verified in the background."),
+		compactions:     counter("compaction_passes_total", "Passes of compaction over a log."),
+		compactRemoved:  counter("compaction_removed_records_total", "Records removed because a later one had their key, and tombstones that were due."),
+		compactSaved:    counter("compaction_reclaimed_bytes_total", "Bytes by which compaction made segments smaller."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.appendedBytes, m.appendedBatches, m.flushSeconds, m.rolls, m.noSpace, m.offline,
-			m.scannedBytes, m.cutBytes, m.damage, m.indexRebuilds, m.removedSegments)
+			m.scannedBytes, m.cutBytes, m.damage, m.indexRebuilds, m.removedSegments,
+			m.verifiedBytes, m.compactions, m.compactRemoved, m.compactSaved)
 	}
 	return m
 }

@@ -144,6 +144,23 @@ func (p *Producers) Check(h record.Header) Verdict {
 	return known.check(h)
 }
 
+// remembers tells whether the batch is one of those that its producer's next
+// batches are checked against.
+func (p *Producers) remembers(h record.Header) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, ok := p.byID[h.ProducerID]
+	if !ok || h.ProducerID < 0 || known.epoch != h.ProducerEpoch {
+		return false
+	}
+	for _, b := range known.batches[:known.n] {
+		if b.last == h.LastOffset() {
+			return true
+		}
+	}
+	return false
+}
+
 // Len is how many producers are remembered.
 func (p *Producers) Len() int {
 	p.mu.Lock()

@@ -166,7 +166,7 @@ func (l *Log) read(offset int64, maxBytes int, upTo int64) (Slice, error) {
 	}
 	s.log, s.seg = l, v.segment
 	l.mu.Lock()
-	if s.Next < v.next {
+	if s.Next < v.next && !v.gone {
 		l.marks[l.nextMark] = mark{s.Next, v.base, s.Pos + int64(s.Size)}
 		l.nextMark = (l.nextMark + 1) % len(l.marks)
 	}

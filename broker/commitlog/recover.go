@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,6 +22,7 @@ type folder struct {
 	segments  []*segment // by base
 	snapshots []int64    // rising
 	leftovers []string   // files of ours that belong to nothing
+	swaps     []int64    // bases of segments that are on their way in the place of others
 }
 
 // list reads the folder. Files that are not ours are none of our business.
@@ -51,9 +53,13 @@ func (l *Log) list() (folder, error) {
 		base, suffix, ok := parseName(e.Name())
 		switch {
 		case !ok:
-			if ours := e.Name() == checkpointFile+".tmp" || e.Name() == epochFile+".tmp"; ours {
+			if ours := e.Name() == checkpointFile+".tmp" || e.Name() == epochFile+".tmp" || e.Name() == cleanFile+".tmp"; ours {
 				f.leftovers = append(f.leftovers, e.Name())
 			}
+		case suffix == logSuffix+swapSuffix:
+			f.swaps = append(f.swaps, base)
+		case strings.Contains(suffix, cleanedSuffix):
+			f.leftovers = append(f.leftovers, e.Name())
 		case suffix == snapshotSuffix:
 			f.snapshots = append(f.snapshots, base)
 		case (suffix == indexSuffix || suffix == timeSuffix) && !have[base],
@@ -64,6 +70,20 @@ func (l *Log) list() (folder, error) {
 	return f, nil
 }
 
+// listSwapped reads the folder and finishes what a compaction has begun.
+func (l *Log) listSwapped() (folder, error) {
+	f, err := l.list()
+	if err != nil || len(f.swaps) == 0 {
+		return f, err
+	}
+	for _, base := range f.swaps {
+		if err := l.finishSwap(base, f.segments); err != nil {
+			return f, err
+		}
+	}
+	return l.list()
+}
+
 // recover brings the log to where it can be served. After a clean stop it reads
 // the folder's names and the small checkpoint; after a crash also what lies
 // beyond the recovery point.
@@ -71,7 +91,7 @@ func (l *Log) recover(clean bool) error {
 	if err := l.fs.MkdirAll(l.dir, 0o755); err != nil {
 		return err
 	}
-	f, err := l.list()
+	f, err := l.listSwapped()
 	if err != nil {
 		return err
 	}
@@ -94,6 +114,9 @@ func (l *Log) recover(clean bool) error {
 
 	r := recovery{l: l, cp: cp, trusted: trusted}
 	if err := r.run(f.snapshots); err != nil {
+		return err
+	}
+	if err := l.loadCleanPoint(); err != nil {
 		return err
 	}
 	if clean && r.scanned > 0 {
@@ -123,6 +146,9 @@ func (l *Log) create(cp checkpoint) error {
 	l.start, l.end = base, base
 	l.flushed = mark{base, base, 0}
 	l.producers.replace(nil, base)
+	if err := l.loadCleanPoint(); err != nil {
+		return err
+	}
 	if err := l.syncAndSave(); err != nil {
 		return err
 	}
@@ -297,7 +323,7 @@ func (r *recovery) reindex(s *segment) error {
 		return err
 	}
 	v := view{segment: s, size: r.cp.Pos, next: r.cp.Recovery}
-	s.damage, err = r.l.inspectFile(context.Background(), f, v, func(h record.Header, pos int64) {
+	s.damage, err = r.l.inspectFile(context.Background(), &pace{}, f, v, func(h record.Header, pos int64) {
 		s.note(h, pos, r.l.cfg.IndexInterval)
 	})
 	r.l.reportDamage(s.damage)

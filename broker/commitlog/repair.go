@@ -186,7 +186,7 @@ func (l *Log) repairNow(doubt *doubtError) error {
 		return err
 	}
 	fresh := newSegment(v.base)
-	damage, err := l.inspectFile(context.Background(), f, v, func(h record.Header, pos int64) {
+	damage, err := l.inspectFile(context.Background(), &pace{}, f, v, func(h record.Header, pos int64) {
 		fresh.note(h, pos, v.interval)
 	})
 	if err != nil {
@@ -209,9 +209,9 @@ func (l *Log) repairNow(doubt *doubtError) error {
 }
 
 // inspectFile checks a segment whole and returns what is damaged.
-func (l *Log) inspectFile(ctx context.Context, f disk.File, v view, found func(record.Header, int64)) ([]*CorruptError, error) {
+func (l *Log) inspectFile(ctx context.Context, p *pace, f disk.File, v view, found func(record.Header, int64)) ([]*CorruptError, error) {
 	end := v.size
-	r := &ctxReader{ctx: ctx, r: f}
+	r := &pacedReader{ctx: ctx, pace: p, r: f}
 	w := newWalker(r, 0, end, &checkWindows)
 	defer w.done()
 	o := bounds{v.base, v.next}
@@ -226,28 +226,6 @@ func (l *Log) inspectFile(ctx context.Context, f disk.File, v view, found func(r
 		})
 	}
 	return damage, nil
-}
-
-// ctxReader reads until the context ends, and keeps the first error that is not
-// about what was read.
-type ctxReader struct {
-	ctx context.Context
-	r   io.ReaderAt
-	err error
-}
-
-func (c *ctxReader) ReadAt(p []byte, off int64) (int, error) {
-	if c.err == nil {
-		c.err = c.ctx.Err()
-	}
-	if c.err != nil {
-		return 0, c.err
-	}
-	n, err := c.r.ReadAt(p, off)
-	if err != nil && err != io.EOF {
-		c.err = err
-	}
-	return n, err
 }
 
 // replaceIndexes gives a segment the indexes of fresh, in memory and then in its
@@ -287,7 +265,12 @@ func (l *Log) replaceIndexes(s, fresh *segment) error {
 // stretches, which are noted for Read, counted and logged. It reads all of the
 // log, so a caller in no hurry runs it now and then, one log at a time; nothing
 // waits for it. It ends early with the context's error.
-func (l *Log) Verify(ctx context.Context) ([]*CorruptError, error) {
+func (l *Log) Verify(ctx context.Context) ([]*CorruptError, error) { return l.Scrub(ctx, 0) }
+
+// Scrub is [Log.Verify] at a pace of at most so many bytes a second; 0 is as
+// fast as it goes.
+func (l *Log) Scrub(ctx context.Context, bytesPerSecond int64) ([]*CorruptError, error) {
+	p := &pace{rate: bytesPerSecond}
 	var all []*CorruptError
 	for base := l.StartOffset(); ; {
 		l.mu.Lock()
@@ -297,7 +280,7 @@ func (l *Log) Verify(ctx context.Context) ([]*CorruptError, error) {
 		}
 		v := l.viewAt(l.find(base))
 		l.mu.Unlock()
-		damage, err := l.verifySegment(ctx, v)
+		damage, err := l.verifySegment(ctx, p, v)
 		l.release(v.segment)
 		if err != nil {
 			return all, err
@@ -310,15 +293,16 @@ func (l *Log) Verify(ctx context.Context) ([]*CorruptError, error) {
 	}
 }
 
-func (l *Log) verifySegment(ctx context.Context, v view) ([]*CorruptError, error) {
+func (l *Log) verifySegment(ctx context.Context, p *pace, v view) ([]*CorruptError, error) {
 	f, err := l.logFile(v.segment)
 	if err != nil {
 		return nil, err
 	}
-	damage, err := l.inspectFile(ctx, f, v, func(record.Header, int64) {})
+	damage, err := l.inspectFile(ctx, p, f, v, func(record.Header, int64) {})
 	if err != nil {
 		return nil, err
 	}
+	l.metrics.verifiedBytes.Add(float64(v.size))
 	l.mu.Lock()
 	var fresh []*CorruptError
 	if now := v.segment; !now.gone && l.cuts == v.cuts {

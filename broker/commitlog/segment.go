@@ -29,10 +29,11 @@ type segment struct {
 	base int64
 	size int64 // bytes of whole batches
 
-	file    disk.File   // nil: not open
-	refs    int         // who uses the files without holding Log.mu
-	gone    bool        // removed or closed: close the files with the last reference
-	retired []disk.File // replaced files that someone may still use
+	file     disk.File   // nil: not open
+	refs     int         // who uses the files without holding Log.mu
+	gone     bool        // removed or closed: close the files with the last reference
+	swapping bool        // the log file has its name for swapping still
+	retired  []disk.File // replaced files that someone may still use
 
 	offsets    index
 	times      index
@@ -145,7 +146,13 @@ func (l *Log) release(s *segment) {
 // logFile is the segment's file, opened for reading when it is not open. The
 // caller holds a reference.
 func (l *Log) logFile(s *segment) (disk.File, error) {
-	return l.openOnce(s, &s.file, logSuffix, os.O_RDONLY)
+	suffix := logSuffix
+	l.mu.Lock()
+	if s.swapping {
+		suffix += swapSuffix
+	}
+	l.mu.Unlock()
+	return l.openOnce(s, &s.file, suffix, os.O_RDONLY)
 }
 
 // indexFile is the file of one of the segment's indexes. The caller holds a

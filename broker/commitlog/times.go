@@ -166,11 +166,16 @@ func (l *Log) timeInRun(v view, pos, end int64, o *bounds, start, ts int64) (fou
 // timeInBatch finds the first record of a batch for which want is true. What it
 // cannot look into is answered by the batch's first record.
 func (l *Log) timeInBatch(v view, pos int64, h record.Header, want func(record.Record) bool) (found, error) {
+	if h.Count == 0 {
+		return nothing, nil
+	}
 	whole := found{h.BaseOffset, h.FirstTimestamp, h.LeaderEpoch}
 	if h.LogAppendTime() {
 		whole.timestamp = h.MaxTimestamp
 	}
-	if want(record.Record{Offset: whole.offset, Timestamp: whole.timestamp}) {
+	if _, dated := h.DeleteHorizon(); dated {
+		whole.timestamp = h.MaxTimestamp
+	} else if !h.Thinned() && want(record.Record{Offset: whole.offset, Timestamp: whole.timestamp}) {
 		return whole, nil
 	}
 	f := nothing

@@ -50,6 +50,9 @@ func (l *Log) truncate(i int, v view, offset int64) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
+	if err := l.lowerCleanPoint(end); err != nil {
+		return errors.Join(err, f.Close())
+	}
 	if err := l.lowerCheckpoint(v.base, end); err != nil {
 		return errors.Join(err, f.Close())
 	}
@@ -205,6 +208,8 @@ func IsDeletedFolder(name string) bool { return strings.HasSuffix(path.Base(name
 // Remove closes the log and deletes its files, see [RemoveFolder]. Slices that
 // are held stay readable until they are released.
 func (l *Log) Remove() error {
+	l.endCompaction()
+	defer l.cleaner.leave()
 	l.takeBoth()
 	defer l.leaveBoth()
 	l.closeFiles()

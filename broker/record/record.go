@@ -1,11 +1,12 @@
 // Package record reads Kafka's record batch, version 2 (magic 2), as bytes:
-// header fields, checks, the checksum, and the records inside. A batch is never
-// built or re-encoded here; the one thing that is written is the stamp of offset
-// and leader epoch, which lie outside the checksum for that very reason.
+// header fields, checks, the checksum, and the records inside. What producers
+// sent is never re-encoded: the one thing that is written into it is the stamp of
+// offset and leader epoch, which lie outside the checksum for that very reason.
+// Only compaction, which removes records, builds batches.
 //
 // Layout and constants: Kafka documentation, "Message format", RecordBatch;
 // KIP-98 (producer id, epoch, sequence, control and transactional flags);
-// KIP-101 (partition leader epoch).
+// KIP-101 (partition leader epoch); KIP-534 (delete horizon).
 package record
 
 import (
@@ -52,6 +53,7 @@ const (
 	attrLogAppendTime = 0x08
 	attrTransactional = 0x10
 	attrControl       = 0x20
+	attrDeleteHorizon = 0x40
 )
 
 // Codec is how the records of a batch are compressed.
@@ -129,6 +131,24 @@ func (h Header) IsTransactional() bool { return h.Attributes&attrTransactional !
 // MaxTimestamp, in place of the producer's.
 func (h Header) LogAppendTime() bool { return h.Attributes&attrLogAppendTime != 0 }
 
+// DeleteHorizon is the time, in milliseconds since 1970, from which on the
+// tombstones of the batch may be removed, if compaction has set one (KIP-534).
+// FirstTimestamp then holds it in place of the first record's timestamp.
+func (h Header) DeleteHorizon() (ms int64, ok bool) {
+	return h.FirstTimestamp, h.Attributes&attrDeleteHorizon != 0
+}
+
+// SetDeleteHorizon sets that time. The records must be encoded for the new
+// FirstTimestamp.
+func (h *Header) SetDeleteHorizon(ms int64) {
+	h.FirstTimestamp = ms
+	h.Attributes |= attrDeleteHorizon
+}
+
+// Thinned tells whether compaction has removed records of the batch, so that
+// some of its offsets have none.
+func (h Header) Thinned() bool { return int64(h.Count) != int64(h.LastOffsetDelta)+1 }
+
 // LastSequence is the sequence number of the last record, which follows
 // 2147483647 with 0; -1 for a batch without sequence.
 func (h Header) LastSequence() int32 {
@@ -179,6 +199,15 @@ func ParseHeader(b []byte) (Header, error) {
 // ErrTooLarge before anything of its contents is read; 0 is no limit. The
 // records themselves are not decoded. Cost: one pass of CRC-32C, no allocation.
 func Check(b []byte, maxBytes int) (Header, error) {
+	h, err := checkWhole(b, maxBytes)
+	if err != nil {
+		return h, err
+	}
+	return h, h.check()
+}
+
+// checkWhole checks the size, the version and the checksum.
+func checkWhole(b []byte, maxBytes int) (Header, error) {
 	if maxBytes > 0 && len(b) > maxBytes {
 		return Header{}, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(b), maxBytes)
 	}
@@ -192,10 +221,7 @@ func Check(b []byte, maxBytes int) (Header, error) {
 	case h.Size() < len(b):
 		return h, fmt.Errorf("%w: %d bytes follow the batch of %d", ErrInvalid, len(b)-h.Size(), h.Size())
 	}
-	if err := CheckCRC(b, h); err != nil {
-		return h, err
-	}
-	return h, h.check()
+	return h, CheckCRC(b, h)
 }
 
 // check holds the fields against each other.

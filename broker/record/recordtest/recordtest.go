@@ -11,6 +11,8 @@ import (
 // record, without a producer id.
 type Spec struct {
 	Values     []string // one record each; nil: one record "v"
+	Keys       []string // of the records, in order; missing ones have none
+	Tombstones []bool   // whether a record has no value, in order
 	Timestamps []int64  // of the records, in order; missing ones repeat the last, 0 if there is none
 	Producer   bool     // whether the three fields below count
 	ID         int64
@@ -40,9 +42,18 @@ func Batch(s Spec) []byte {
 		r = append(r, 0)
 		r = binary.AppendVarint(r, ts-first)
 		r = binary.AppendVarint(r, int64(i))
-		r = binary.AppendVarint(r, -1) // no key
-		r = binary.AppendVarint(r, int64(len(v)))
-		r = append(r, v...)
+		if i < len(s.Keys) {
+			r = binary.AppendVarint(r, int64(len(s.Keys[i])))
+			r = append(r, s.Keys[i]...)
+		} else {
+			r = binary.AppendVarint(r, -1)
+		}
+		if i < len(s.Tombstones) && s.Tombstones[i] {
+			r = binary.AppendVarint(r, -1)
+		} else {
+			r = binary.AppendVarint(r, int64(len(v)))
+			r = append(r, v...)
+		}
 		r = binary.AppendVarint(r, 0) // no headers
 		b = binary.AppendVarint(b, int64(len(r)))
 		b = append(b, r...)

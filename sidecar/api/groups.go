@@ -195,6 +195,9 @@ func answerRaw(c *call, d *consume.Delivery) error {
 	if m.Attempt > 0 {
 		h.Set(headerAttempt, strconv.Itoa(m.Attempt))
 	}
+	if err := setRecordHeaders(h, m.Headers); err != nil {
+		return err
+	}
 	c.SetContentType("application/octet-stream")
 	switch {
 	case m.Value != nil:

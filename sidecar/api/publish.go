@@ -75,6 +75,13 @@ func (s *Server) publish(c *call) error {
 		}
 		m.Headers = append(m.Headers, kgo.RecordHeader{Key: unsafe.String(&name[0], len(name)), Value: value}) // copied by Publish
 	}
+	for _, h := range c.Request.Header.PeekAll(headerRecord64) {
+		name, value, ok := recordHeader64(string(h))
+		if !ok {
+			return bad(headerRecord64, string(h), "base64 of the name, =, base64 of the value")
+		}
+		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: value})
+	}
 	done, err := s.opt.Publisher.Publish(s.requestContext(), c.args[0], m, o)
 	if err != nil {
 		return err

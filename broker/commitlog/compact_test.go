@@ -619,3 +619,32 @@ func TestCompactionErrors(t *testing.T) {
 		t.Errorf("closed: %v", err)
 	}
 }
+
+// A segment's age outlives its rewriting, or compaction would keep it from
+// retention.
+func TestCompactionKeepsTheAge(t *testing.T) {
+	m := newDisk(t)
+	cfg := compactConfig()
+	cfg.Cleanup, cfg.Retention = CleanupBoth, time.Hour
+	l := openCompacted(t, m, cfg)
+	spec := keyedSpec([]kv{{"a", "1"}, {"a", "2"}})
+	spec.Timestamps = []int64{4102444800000} // a producer's clock that is in 2100
+	_, _, err := l.Append([][]byte{recordtest.Batch(spec)}, 1, testStart.Add(-50*time.Minute))
+	must(t, err)
+	closeActive(t, l)
+	if done := compact(t, l, 0); done.Records != 1 {
+		t.Fatalf("%+v", done)
+	}
+	must(t, l.Close())
+	l = openCompacted(t, m, cfg)
+	_, err = l.Retain(testStart.Add(9 * time.Minute))
+	must(t, err)
+	if l.StartOffset() != 0 {
+		t.Errorf("too early it starts at %d", l.StartOffset())
+	}
+	_, err = l.Retain(testStart.Add(11 * time.Minute))
+	must(t, err)
+	if l.StartOffset() != 2 {
+		t.Errorf("it starts at %d, want 2", l.StartOffset())
+	}
+}

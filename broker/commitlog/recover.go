@@ -492,7 +492,15 @@ func (r *recovery) finish(snapshots []int64) error {
 	// Nothing is served that a second power cut could take back.
 	l.flushed.base = l.segments[min(r.from, len(l.segments)-1)].base
 	l.recut, l.dirDirty = true, true
-	if err := l.syncAndSave(); err != nil {
+	p, err := l.sync(true)
+	if err != nil {
+		return err
+	}
+	if err := l.writePlan(p); errors.Is(err, ErrNoSpace) && r.trusted {
+		// What is kept is synced, and the old recovery point finds it again.
+		// On a full disk the log is needed open, so that retention makes room.
+		l.logger.Warn("no room to move the recovery point", zap.String("log", l.dir), zap.Error(err))
+	} else if err != nil {
 		return err
 	}
 	l.removeSnapshots(snapshots)

@@ -28,11 +28,52 @@ func TestStartsAlone(t *testing.T) {
 	}
 	into[Status](t, r.do("GET", "/status", ""), 200)
 	store.SetDown(false)
-	for deadline := time.Now().Add(30 * time.Second); r.sidecar.presence.cause() != ""; time.Sleep(20 * time.Millisecond) {
+	cause := func() string { c, _ := r.sidecar.presence.cause(time.Hour); return c }
+	for deadline := time.Now().Add(30 * time.Second); cause() != ""; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the store is back and not found: ", r.sidecar.presence.cause())
+			t.Fatal("the store is back and not found: ", cause())
 		}
 	}
+}
+
+// During an outage of the store /readyz was 503 although publishing, pulling
+// and acknowledging worked: an orchestrator would have taken every sidecar out
+// of service for it.
+func TestReadyWithoutTheStore(t *testing.T) {
+	store, err := discovery.NewMemory(discovery.MemoryOptions{SessionTTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	r := &rig{t: t, cluster: newCluster(t), store: store, cfg: DefaultConfig()}
+	r.cfg.DataDir, r.cfg.Listen, r.cfg.DrainTimeout = t.TempDir(), "127.0.0.1:0", time.Second
+	r.cfg.Kafka.Bootstrap = r.cluster.ListenAddrs()
+	r.cfg.Consume.UnprovenMax = 5 * time.Second
+	r.start()
+	into[api.Published](t, r.do("POST", "/topics/one", "v"), 200)
+	into[api.Pulled](t, r.do("POST", "/groups/g/topics/one/pull?wait=10s&ack=auto", ""), 200)
+	await := func(what string, status int, cause string) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			a := r.do("GET", "/readyz", "")
+			if a.status == status && strings.Contains(string(a.body), cause) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %s", what, a)
+			}
+		}
+	}
+	await("with the store", 200, `"ok"`)
+	store.SetDown(true)
+	await("without the store", 200, "what is owned is kept")
+	into[api.Published](t, r.do("POST", "/topics/one", "v"), 200)
+	if p := into[api.Pulled](t, r.do("POST", "/groups/g/topics/one/pull?wait=10s&ack=auto", ""), 200); len(p.Messages) != 1 {
+		t.Errorf("%+v", p)
+	}
+	await("after unproven_max", 503, "unproven_max")
+	store.SetDown(false)
+	await("with the store again", 200, `"ok"`)
 }
 
 func TestPresence(t *testing.T) {

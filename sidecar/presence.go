@@ -66,20 +66,26 @@ func (p *presence) liveSidecars() int {
 	return p.live
 }
 
-// cause is why groups do not work now, "" when they do.
-func (p *presence) cause() string {
+// cause is what is amiss with the store, "" for nothing. serves says that
+// groups go on all the same with what is owned: a session that is not proven
+// any more allows that for unprovenMax.
+func (p *presence) cause(unprovenMax time.Duration) (cause string, serves bool) {
 	p.mu.Lock()
 	session, trouble := p.session, p.trouble
 	p.mu.Unlock()
 	switch {
 	case session == nil:
-		return "coordination store: " + trouble
+		return "coordination store: " + trouble, false
 	case session.Ownership() == discovery.Lost:
-		return "coordination store: the session was lost and is being made anew"
+		return "coordination store: the session was lost and is being made anew", false
 	case session.Ownership() == discovery.Unproven:
-		return "coordination store: not reached for " + session.Age().Round(time.Second).String() + "; what is owned is kept, unproven"
+		age := session.Age()
+		if age > unprovenMax {
+			return "coordination store: not reached for " + age.Round(time.Second).String() + ", longer than consume.unproven_max: nothing is handed out", false
+		}
+		return "coordination store: not reached for " + age.Round(time.Second).String() + "; what is owned is kept, unproven", true
 	}
-	return ""
+	return "", true
 }
 
 // countEvery is how often the live sidecars are counted.

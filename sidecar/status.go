@@ -15,7 +15,8 @@ type Status struct {
 	Version   string        `json:"version"`
 	Address   string        `json:"address"`
 	Uptime    string        `json:"uptime"`
-	Causes    []string      `json:"causes"` // why it is not ready; empty when it is
+	Ready     bool          `json:"ready"`  // as GET /readyz answers
+	Causes    []string      `json:"causes"` // what is amiss; there may be some while it is ready
 	Store     StoreStatus   `json:"store"`
 	Brokers   BrokersStatus `json:"brokers"`
 	Publish   PublishStatus `json:"publish"`
@@ -44,9 +45,10 @@ type PublishStatus struct {
 }
 
 func (s *Sidecar) status() any {
+	causes, ready := s.causes()
 	st := Status{
 		ID: s.id.ID, Version: Version, Address: s.Addr(), Uptime: time.Since(s.begun).Round(time.Second).String(),
-		Causes: s.causes(), Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
+		Ready: ready, Causes: causes, Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
 		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered()},
 		Consume: s.consumer.Status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
 		Timestamp: time.Now(),
@@ -60,16 +62,18 @@ func (s *Sidecar) status() any {
 	return st
 }
 
-// causes is why the sidecar is not ready.
-func (s *Sidecar) causes() []string {
-	causes := []string{}
+// causes is what is amiss, and whether publishing and pulling work all the same.
+// An orchestrator stops what is not ready: it must not do so to every sidecar
+// because the store is away, when all of them go on with what they own.
+func (s *Sidecar) causes() (causes []string, ready bool) {
+	causes, ready = []string{}, true
 	if err := s.brokers.check(s.up); err != nil {
-		causes = append(causes, "brokers: "+err.Message)
+		causes, ready = append(causes, "brokers: "+err.Message), false
 	}
-	if c := s.presence.cause(); c != "" {
-		causes = append(causes, c)
+	if c, serves := s.presence.cause(s.cfg.Consume.UnprovenMax); c != "" {
+		causes, ready = append(causes, c), ready && serves
 	}
-	return causes
+	return causes, ready
 }
 
 // brokerCheck remembers for a second whether a broker answered, so that a

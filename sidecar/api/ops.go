@@ -13,19 +13,21 @@ func (s *Server) healthz(c *call) error {
 	return c.answer(fasthttp.StatusOK, api.Health{Status: "ok"})
 }
 
-// readyz says whether publishing and pulling would work now, and why not.
+// readyz says whether publishing and pulling would work now, and what is amiss:
+// there may be causes for worry while both work.
 func (s *Server) readyz(c *call) error {
 	var causes []string
+	ready := true
 	if s.opt.Ready != nil {
-		causes = s.opt.Ready()
+		causes, ready = s.opt.Ready()
 	}
 	if s.draining.Load() {
-		causes = append(causes, "draining")
+		causes, ready = append(causes, "draining"), false
 	}
-	if len(causes) > 0 {
+	if !ready {
 		return c.answer(fasthttp.StatusServiceUnavailable, api.Health{Status: "not ready", Causes: causes})
 	}
-	return c.answer(fasthttp.StatusOK, api.Health{Status: "ok"})
+	return c.answer(fasthttp.StatusOK, api.Health{Status: "ok", Causes: causes})
 }
 
 func (s *Server) status(c *call) error {

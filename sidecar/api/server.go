@@ -59,9 +59,9 @@ type Options struct {
 	Consumer  Consumer
 	Topics    Topics
 
-	Ready  func() []string // why the sidecar is not ready; empty when it is
-	Status func() any      // for GET /status
-	Drain  func()          // begins the drain; called once, must not block
+	Ready  func() (causes []string, ready bool) // what is amiss, and whether it serves all the same
+	Status func() any                           // for GET /status
+	Drain  func()                               // begins the drain; called once, must not block
 
 	Listen         string // as configured, for the Host check
 	AllowedHosts   []string

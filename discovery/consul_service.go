@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	capi "github.com/hashicorp/consul/api"
+	"go.uber.org/zap"
 )
 
 // Register implements Store. The service and its check live in the local
@@ -24,6 +26,7 @@ func (c *consul) Register(ctx context.Context, s Service) (Registration, error) 
 	if err := register(first); err != nil {
 		return nil, err
 	}
+	c.awaitShown(first, s)
 	beat := func(ctx context.Context) error { return c.beat(ctx, s.ID) }
 	deregister := func(ctx context.Context) error { return c.deregister(ctx, s.ID) }
 	b, err := newBeacon(c.keep, s.ID, c.cfg.CheckTTL, c.log, register, beat, deregister)
@@ -31,6 +34,40 @@ func (c *consul) Register(ctx context.Context, s Service) (Registration, error) 
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return b, nil
+}
+
+const shownEvery = 50 * time.Millisecond
+
+// awaitShown waits until the catalog no longer shows the service as critical.
+// Consul's agent takes a registration at once and tells the servers after it;
+// till then others see what the check was in the service's earlier life, and
+// would suspect the new one. It gives up in the end: suspicion waits as well.
+func (c *consul) awaitShown(ctx context.Context, s Service) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CheckTTL/2) // then the next beat is due
+	defer cancel()
+	for {
+		instances, _, err := c.WatchServices(ctx, s.Name, 0)
+		if err != nil || !criticalIn(instances, s.ID) {
+			return
+		}
+		if sleep(ctx, shownEvery) != nil {
+			c.log.Info("the service is registered, but still shown with its earlier life's check", zap.String("service", s.ID))
+			return
+		}
+	}
+}
+
+func criticalIn(instances []Instance, id string) bool {
+	critical := false
+	for _, in := range instances {
+		if in.ID == id {
+			if in.Passing {
+				return false
+			}
+			critical = true
+		}
+	}
+	return critical
 }
 
 func checkID(service string) string { return "service:" + service }
@@ -44,7 +81,12 @@ func (c *consul) register(ctx context.Context, s Service) error {
 			DeregisterCriticalServiceAfter: c.cfg.DeregisterAfter.String(),
 		},
 	}, capi.ServiceRegisterOpts{}.WithContext(ctx))
-	return readError(ctx, err)
+	if err != nil {
+		return readError(ctx, err)
+	}
+	// To a service that the agent knows already, as from before a crash, it gives
+	// back the status that the check had: only a beat makes that passing.
+	return c.beat(ctx, s.ID)
 }
 
 // beat passes the check. The same output each time costs Consul no write.

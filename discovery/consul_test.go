@@ -18,6 +18,7 @@ import (
 	"time"
 
 	d "sidestream/discovery"
+	"sidestream/discovery/discoverytest"
 )
 
 // fakeConsul answers as a test says.
@@ -381,6 +382,53 @@ func TestConsulRegistersAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("/v1/agent/service/deregister/a-1")
+}
+
+// A process that came back after a crash was suspected at once: Consul's agent
+// had taken its registration, but the catalog still showed the check that its
+// earlier life left critical. Register returns when others see it passing.
+func TestConsulRegistersOverACriticalCheck(t *testing.T) {
+	ctx := t.Context()
+	cfg := discoverytest.Start(t, "").Config("main")
+	cfg.CheckTTL = time.Second
+	s := d.Service{ID: "x-1", Name: "x", Address: "127.0.0.1", Port: 1}
+	seen := func(store d.Store) []d.Instance {
+		t.Helper()
+		in, _, err := store.WatchServices(ctx, "x", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in
+	}
+	for range 3 {
+		before, err := d.NewConsul(cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := before.Register(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		before.Close() // as a crash: nothing is deregistered
+		store, err := d.NewConsul(cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			if in := seen(store); len(in) == 1 && !in[0].Passing {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the check of the crashed process never turned critical")
+			}
+		}
+		if _, err := store.Register(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		if in := seen(store); len(in) != 1 || !in[0].Passing {
+			t.Errorf("after Register others see %+v", in)
+		}
+		store.Close()
+	}
 }
 
 func TestConsulConnection(t *testing.T) {

@@ -14,10 +14,11 @@ func TestSuspicion(t *testing.T) {
 		return d.Instance{Service: d.Service{ID: id}, Passing: passing}
 	}
 	type step struct {
-		at  time.Duration
-		see []d.Instance // nil: only ask
-		gap time.Duration
-		who []string
+		at   time.Duration
+		see  []d.Instance // nil: only ask
+		gap  time.Duration
+		life string // of service b; others have one only
+		who  []string
 	}
 	const (
 		limit = d.GapLimit
@@ -59,16 +60,47 @@ func TestSuspicion(t *testing.T) {
 			{at: 0, see: []d.Instance{in("b", false), in("b", true), in("c", true), in("c", false), in("e", false), in("e", false)}},
 			{at: just, who: []string{"e"}},
 		}},
+		// A process killed and started again had its new session ended within the
+		// second, since the check that the dead one left was critical for long.
+		{"a new life is not judged by what its earlier one left", []step{
+			{at: 0, see: []d.Instance{in("b", false)}},
+			{at: just, who: []string{"b"}},
+			{at: 2 * just, see: []d.Instance{in("b", false)}, life: "second"},
+			{at: 3*just - 1, life: "second"},
+			{at: 3 * just, life: "second", who: []string{"b"}},
+		}},
+		{"nor by that which ends when it has just begun", []step{
+			{at: 0, see: []d.Instance{in("b", false)}},
+			{at: just, see: []d.Instance{in("b", false)}, life: "second"},
+			{at: 2*just - 1, see: []d.Instance{in("b", true)}, life: "second"},
+			{at: time.Hour, life: "second"},
+		}},
+		{"one that holds nothing is not judged", []step{
+			{at: 0, see: []d.Instance{in("z", false)}},
+			{at: time.Hour},
+		}},
 		{"nothing seen yet", []step{{at: time.Hour}}},
 	} {
 		var s d.Suspicion
 		for i, st := range c.steps {
 			now := base.Add(st.at)
 			if st.see != nil {
-				s.Observe(now, st.see)
+				holders := []d.Holder{{Service: "b", Session: "session of b" + st.life}}
+				for _, id := range []string{"a", "c", "e"} {
+					holders = append(holders, d.Holder{Service: id, Session: "session of " + id})
+				}
+				s.Observe(now, st.see, holders)
 			}
-			if got := s.Suspects(now, st.gap); !slices.Equal(got, st.who) {
-				t.Errorf("%s, step %d: suspects %q, want %q", c.name, i, got, st.who)
+			var want []d.Holder
+			for _, id := range st.who {
+				h := d.Holder{Service: id, Session: "session of " + id}
+				if id == "b" {
+					h.Session += st.life
+				}
+				want = append(want, h)
+			}
+			if got := s.Suspects(now, st.gap); !slices.Equal(got, want) {
+				t.Errorf("%s, step %d: suspects %q, want %q", c.name, i, got, want)
 			}
 		}
 	}

@@ -165,10 +165,13 @@ func testSuspects(t *testing.T, f *fixture) {
 	defer wg.Wait()
 	defer cancel() // before the wait
 	suspected := make(chan struct{})
+	holders := func() []d.Holder {
+		return []d.Holder{{Service: name + "-1", Session: "1"}, {Service: name + "-2", Session: "2"}}
+	}
 	wg.Go(func() {
-		d.FollowSuspects(ctx, f.store, name, own, func(_ context.Context, ids []string) {
-			if len(ids) != 1 || ids[0] != name+"-2" {
-				t.Errorf("suspects %q", ids)
+		d.FollowSuspects(ctx, f.store, name, own, holders, func(_ context.Context, who []d.Holder) {
+			if len(who) != 1 || who[0] != (d.Holder{Service: name + "-2", Session: "2"}) {
+				t.Errorf("suspects %q", who)
 			}
 			cancel()
 			close(suspected)

@@ -6,13 +6,21 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"sidestream/discovery"
 )
 
-// judge is told which sidecars' services are critical, to end the sessions of
-// those that it answers for.
+// judge answers for some sidecars: it tells who they are, and ends the session
+// of one whose service has been critical for a while.
 type judge struct {
-	f func(ctx context.Context, services []string)
+	who func() []charge
+}
+
+// charge is a sidecar, in the life that the session stands for.
+type charge struct {
+	holder         discovery.Holder
+	sidecar, group string
 }
 
 // gaps is the sidecar's registration of the moment.
@@ -30,14 +38,14 @@ func (g gaps) LongestGap(window time.Duration) time.Duration {
 	return time.Duration(1<<63 - 1)
 }
 
-// judging runs f with the critical sidecars until ctx ends. However many groups
-// a sidecar plans, it watches the health of sidecars once.
-func (m *Manager) judging(ctx context.Context, f func(ctx context.Context, services []string)) {
+// judging judges until ctx ends the sidecars that who tells; who must not block.
+// However many groups a sidecar plans, it watches the health of sidecars once.
+func (m *Manager) judging(ctx context.Context, who func() []charge) {
 	if m.registration == nil {
 		<-ctx.Done()
 		return
 	}
-	j := &judge{f}
+	j := &judge{who}
 	m.mu.Lock()
 	m.judges = append(m.judges, j)
 	if len(m.judges) == 1 {
@@ -84,11 +92,7 @@ func (m *Manager) watchHealth(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() {
 		own := gaps{now: m.registration}
-		_ = discovery.FollowSuspects(ctx, m.store, discovery.ServiceSidecar, own, func(ctx context.Context, services []string) {
-			for _, j := range m.judgesNow() {
-				j.f(ctx, services)
-			}
-		})
+		_ = discovery.FollowSuspects(ctx, m.store, discovery.ServiceSidecar, own, m.judged, m.endSuspects)
 	})
 	defer cancel()
 	for len(m.judgesNow()) > 0 {
@@ -98,4 +102,48 @@ func (m *Manager) watchHealth(ctx context.Context) {
 		case <-m.judgePoke:
 		}
 	}
+}
+
+// charges are the sidecars that this one answers for now, each once: a session
+// is ended in the name of the first group that it was found in.
+func (m *Manager) charges() []charge {
+	var all []charge
+	seen := map[discovery.Holder]bool{}
+	for _, j := range m.judgesNow() {
+		for _, c := range j.who() {
+			if c.holder.Service == "" || c.holder.Session == "" || c.sidecar == m.id || seen[c.holder] {
+				continue
+			}
+			seen[c.holder] = true
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func (m *Manager) judged() []discovery.Holder {
+	var holders []discovery.Holder
+	for _, c := range m.charges() {
+		holders = append(holders, c.holder)
+	}
+	return holders
+}
+
+func (m *Manager) endSuspects(ctx context.Context, suspects []discovery.Holder) {
+	for _, c := range m.charges() {
+		if slices.Contains(suspects, c.holder) {
+			m.endSession(ctx, c)
+		}
+	}
+}
+
+// endSession ends the session of a sidecar that is suspected to be dead.
+func (m *Manager) endSession(ctx context.Context, c charge) {
+	log := m.log.With(zap.String("sidecar", c.sidecar), zap.String("group", c.group))
+	if err := m.store.DestroySession(ctx, c.holder.Session); err != nil {
+		log.Warn("the session of a sidecar that does not answer cannot be ended yet", zap.Error(err))
+		return
+	}
+	m.metrics.suspected.Inc()
+	log.Warn("a sidecar does not answer: its session is ended and its partitions move")
 }

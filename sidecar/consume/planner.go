@@ -73,7 +73,7 @@ func (p *planner) run(ctx context.Context) {
 	defer stop()
 	wg.Go(func() { _ = discovery.Follow(wctx, p.g.m.store, discovery.PrefixMembers(p.g.name), p.setMembers) })
 	wg.Go(func() { _ = discovery.Follow(wctx, p.g.m.store, discovery.PrefixSeeks(p.g.name), p.setSeeks) })
-	wg.Go(func() { p.g.m.judging(wctx, p.judge) })
+	wg.Go(func() { p.g.m.judging(wctx, p.charges) })
 
 	timer := time.NewTimer(p.g.m.cfg.Recheck)
 	defer timer.Stop()
@@ -133,16 +133,15 @@ func (p *planner) setSeeks(es []discovery.Entry) {
 	kick(p.poke)
 }
 
-// judge ends the sessions of members whose health check is critical.
-func (p *planner) judge(ctx context.Context, services []string) {
+// charges are the members, which the planner judges.
+func (p *planner) charges() []charge {
 	p.mu.Lock()
-	members := maps.Clone(p.members)
-	p.mu.Unlock()
-	for _, m := range members {
-		if m.Service != "" && slices.Contains(services, m.Service) {
-			p.g.m.endSession(ctx, m.Sidecar, m.Session, p.g.name)
-		}
+	defer p.mu.Unlock()
+	var list []charge
+	for _, m := range p.members {
+		list = append(list, charge{discovery.Holder{Service: m.Service, Session: m.Session}, m.Sidecar, p.g.name})
 	}
+	return list
 }
 
 // plan makes a plan from what is known and writes what of it is new.

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"sidestream/discovery"
 )
 
@@ -62,13 +60,10 @@ func (g *group) standBy(ctx context.Context, sess discovery.Session) (predecesso
 	var current discovery.Planner
 	var before string
 	wg.Go(func() {
-		g.m.judging(wctx, func(ctx context.Context, services []string) {
+		g.m.judging(wctx, func() []charge {
 			mu.Lock()
-			p := current
-			mu.Unlock()
-			if p.Service != "" && p.Sidecar != g.m.id && slices.Contains(services, p.Service) {
-				g.m.endSession(ctx, p.Sidecar, p.Session, g.name)
-			}
+			defer mu.Unlock()
+			return []charge{{discovery.Holder{Service: current.Service, Session: current.Session}, current.Sidecar, g.name}}
 		})
 	})
 	free := make(chan struct{}, 1)
@@ -120,19 +115,4 @@ func (g *group) standBy(ctx context.Context, sess discovery.Session) (predecesso
 			kick(free)
 		}
 	}
-}
-
-// endSession ends the session of a sidecar that is suspected to be dead.
-func (m *Manager) endSession(ctx context.Context, sidecar, session, group string) {
-	if session == "" || sidecar == m.id {
-		return
-	}
-	if err := m.store.DestroySession(ctx, session); err != nil {
-		m.log.Warn("the session of a sidecar that does not answer cannot be ended yet",
-			zap.String("sidecar", sidecar), zap.String("group", group), zap.Error(err))
-		return
-	}
-	m.metrics.suspected.Inc()
-	m.log.Warn("a sidecar does not answer: its session is ended and its partitions move",
-		zap.String("sidecar", sidecar), zap.String("group", group))
 }

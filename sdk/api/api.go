@@ -94,6 +94,7 @@ const (
 	ReasonRateLimited       Reason = "rate_limited"        //
 	ReasonPaused            Reason = "paused"              //
 	ReasonBrokersDown       Reason = "brokers_down"        // the leaders of what is owned here are away
+	ReasonCorruptRecord     Reason = "corrupt_record"      // a partition stands still at records that nobody can read: seek past them
 	ReasonDeadLetterBlocked Reason = "dead_letter_blocked" // a dead letter could not be written
 	ReasonUnproven          Reason = "ownership_unproven"  // exclusive=strict and Consul is away
 )
@@ -263,6 +264,9 @@ type Peeked struct {
 	Messages []Message `json:"messages"`
 	Next     int64     `json:"next"` // offset to ask for next
 	End      int64     `json:"end"`
+	// Stopped is why there are no more messages before End: the log holds
+	// records at Next that nobody can read (corrupt_record).
+	Stopped *Error `json:"stopped,omitempty"`
 }
 
 // Health is the answer to /healthz and /readyz.

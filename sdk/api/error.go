@@ -22,6 +22,7 @@ const (
 	CodeBadRecord           Code = "bad_record"
 	CodeRateLimited         Code = "rate_limited"
 	CodeInternal            Code = "internal"
+	CodeCorruptRecord       Code = "corrupt_record" // the log holds records there that nobody can read
 	CodeBrokersUnavailable  Code = "brokers_unavailable"
 	CodeStoreUnavailable    Code = "store_unavailable" // Consul cannot be reached and the call needs it
 	CodeSpoolFull           Code = "spool_full"
@@ -50,6 +51,7 @@ var codes = map[Code]struct {
 	CodeBadRecord:           {http.StatusUnprocessableEntity, false},
 	CodeRateLimited:         {http.StatusTooManyRequests, true},
 	CodeInternal:            {http.StatusInternalServerError, false},
+	CodeCorruptRecord:       {http.StatusInternalServerError, false},
 	CodeBrokersUnavailable:  {http.StatusServiceUnavailable, true},
 	CodeStoreUnavailable:    {http.StatusServiceUnavailable, true},
 	CodeSpoolFull:           {http.StatusServiceUnavailable, true},

@@ -161,10 +161,13 @@ func (s *Server) peek(c *call) error {
 		}
 	}
 	recs, next, end, err := s.opt.Topics.Peek(ctx, c.args[0], int32(partition), max(offset, 0), int(count), maxPeekBytes)
-	if err != nil {
-		return err
-	}
 	out := api.Peeked{Messages: make([]api.Message, 0, len(recs)), Next: next, End: end}
+	if err != nil {
+		if len(recs) == 0 || !errors.Is(err, apiError(api.CodeCorruptRecord, "")) {
+			return err
+		}
+		out.Stopped = asError(err)
+	}
 	for _, r := range recs {
 		out.Messages = append(out.Messages, messageFrom(r))
 	}

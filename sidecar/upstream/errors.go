@@ -20,6 +20,8 @@ func unavailable(message string) *api.Error {
 	return e
 }
 
+func corruptRecord(message string) *api.Error { return api.NewError(api.CodeCorruptRecord, message) }
+
 func notFound(topic string) *api.Error {
 	return api.NewError(api.CodeTopicNotFound, fmt.Sprintf("topic %s does not exist: create it with PUT /topics/%s", topic, topic))
 }

@@ -21,6 +21,8 @@ func (namedFetch) MaxVersion() int16 { return 12 }
 // Peek reads up to count records of a partition from offset on, committed ones
 // only, without any group. next is the offset to go on from; it moves past
 // offsets that hold no record. An offset below the log's start is moved to it.
+// At records that cannot be decoded it stops: it returns those before them with
+// the error, which is corrupt_record.
 func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offset int64, count, maxBytes int) (recs []*kgo.Record, next, end int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
 	defer cancel()
@@ -37,7 +39,7 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 		if p.Leader < 0 {
 			return nil, 0, 0, unavailable(fmt.Sprintf("partition %d of topic %s has no leader", partition, topic))
 		}
-		fp, after, fetchErr := u.fetchOnce(ctx, p, topic, next, maxBytes)
+		fp, after, corrupt, fetchErr := u.fetchOnce(ctx, p, topic, next, maxBytes)
 		switch {
 		case fetchErr != nil:
 			return nil, 0, 0, u.unreachable(fetchErr)
@@ -54,6 +56,8 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 			}
 			next = start
 			continue
+		case errors.Is(fp.Err, kerr.CorruptMessage):
+			return recs, next, end, corruptRecord(fmt.Sprintf("the broker cannot read offset %d of partition %d of topic %s: %v", next, partition, topic, fp.Err))
 		case fp.Err != nil:
 			if fresh, err := u.Refresh(ctx, topic); err == nil && kerr.IsRetriable(fp.Err) {
 				if q, ok := fresh.Partition(partition); ok && (q.Leader != p.Leader || q.Epoch != p.Epoch) {
@@ -67,7 +71,7 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 		if end < 0 {
 			end = fp.HighWatermark
 		}
-		if after <= next {
+		if after <= next && corrupt == nil {
 			return recs, next, end, nil // nothing more
 		}
 		next = after
@@ -78,11 +82,17 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 			recs = append(recs, r)
 			size += len(r.Key) + len(r.Value)
 		}
+		if corrupt != nil {
+			if len(recs) == count {
+				break
+			}
+			return recs, next, end, corruptRecord(corrupt.Error())
+		}
 	}
 	return recs, next, end, nil
 }
 
-func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (kgo.FetchPartition, int64, error) {
+func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (kgo.FetchPartition, int64, *CorruptError, error) {
 	req := kmsg.NewPtrFetchRequest()
 	req.ReplicaID = -1
 	req.MinBytes, req.MaxWaitMillis, req.MaxBytes = 0, 0, int32(maxBytes)
@@ -95,19 +105,17 @@ func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, off
 	req.Topics = append(req.Topics, rt)
 	kresp, err := u.cl.Broker(int(p.Leader)).RetriableRequest(ctx, namedFetch{req})
 	if err != nil {
-		return kgo.FetchPartition{}, 0, err
+		return kgo.FetchPartition{}, 0, nil, err
 	}
 	resp := kresp.(*kmsg.FetchResponse)
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return kgo.FetchPartition{}, 0, err
+		return kgo.FetchPartition{}, 0, nil, err
 	}
 	for i := range resp.Topics {
 		for j := range resp.Topics[i].Partitions {
-			fp, after := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
-				Offset: offset, IsolationLevel: kgo.ReadCommitted(), Topic: topic, Partition: p.ID,
-			}, &resp.Topics[i].Partitions[j], kgo.DefaultDecompressor(), nil)
-			return fp, after, nil
+			fp, after, corrupt := Decode(topic, p.ID, offset, &resp.Topics[i].Partitions[j], kgo.DefaultDecompressor())
+			return fp, after, corrupt, nil
 		}
 	}
-	return kgo.FetchPartition{}, 0, fmt.Errorf("the answer of broker %d lacks partition %d", p.Leader, p.ID)
+	return kgo.FetchPartition{}, 0, nil, fmt.Errorf("the answer of broker %d lacks partition %d", p.Leader, p.ID)
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"go.uber.org/zap"
+
+	"sidestream/sidecar/upstream"
 )
 
 // Waits of a fetch that leaves partitions out for lack of room: they must not
@@ -113,16 +113,16 @@ func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause ti
 	}
 	now := time.Now()
 	for _, c := range mine {
-		if later := c.retryAt.Sub(now); later > 0 {
-			left++
-			if pause == 0 || later < pause {
-				pause = later
-			}
-			continue
-		}
 		offset, bytes := c.sink.room()
 		if bytes <= 0 {
 			left++
+			continue
+		}
+		if later := c.retryAt.Sub(now); later > 0 && offset == c.stuckAt {
+			// It is no reason to cut the others' long polls short.
+			if pause == 0 || later < pause {
+				pause = later
+			}
 			continue
 		}
 		ws = append(ws, wanted{c, offset, askFor(bytes, r.cfg.PartitionFetchBytes, c.growth)})
@@ -239,8 +239,11 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 	case err == nil:
 	case errors.Is(err, kerr.OffsetOutOfRange):
 		c.failures++
-		c.retryAt = time.Now().Add(backOff(c.failures, 20*time.Millisecond, 2*time.Second))
+		c.retryAt, c.stuckAt = time.Now().Add(backOff(c.failures, 20*time.Millisecond, 2*time.Second)), w.offset
 		c.sink.outOfRange(w.offset)
+		return false
+	case errors.Is(err, kerr.CorruptMessage):
+		r.standStill(c, w.offset, -1, fmt.Sprintf("the broker cannot read offset %d of partition %d of topic %s: %v; seek the group past it to go on", w.offset, c.partition, c.topic, err))
 		return false
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID):
 		// Which of them it is, gone or not here yet, the finder sees.
@@ -250,19 +253,15 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		r.fail(c, err.Error())
 		return false
 	}
-	part, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
-		Offset:         w.offset,
-		IsolationLevel: kgo.ReadCommitted(),
-		Topic:          c.topic,
-		Partition:      c.partition,
-	}, rp, r.decomp, nil)
-	if part.Err != nil && next == w.offset && len(part.Records) == 0 {
-		// Nothing of it can be read, now or later: said loudly, and tried again
-		// slowly, since passing over it would lose it.
-		r.log.Error("records cannot be decoded: this partition stands still",
-			zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Int64("offset", w.offset), zap.Error(part.Err))
-		c.failures += 4
-		r.fail(c, "records cannot be decoded: "+part.Err.Error())
+	part, next, corrupt := upstream.Decode(c.topic, c.partition, w.offset, rp, r.decomp)
+	if corrupt != nil && next == w.offset {
+		// Nothing of it can be read, now or later, and passing over it would
+		// lose it. What came before it has been delivered.
+		end := part.HighWatermark
+		if part.LastStableOffset >= 0 {
+			end = part.LastStableOffset
+		}
+		r.standStill(c, w.offset, end, corrupt.Error()+"; seek the group there to go on")
 		return false
 	}
 	c.failures, c.retryAt, c.fetched = 0, time.Time{}, true

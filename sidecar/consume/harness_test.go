@@ -36,6 +36,7 @@ type lab struct {
 	kafka *kfake.Cluster
 	store *discovery.Memory
 	prod  *kgo.Client
+	log   *zap.Logger // of its hosts; nil: with -v the test's
 }
 
 func newLab(t *testing.T, topics map[string]int32, opts ...kfake.Opt) *lab {
@@ -127,6 +128,9 @@ func (l *lab) hostIn(id, dir string, change ...func(*Config)) *host {
 	log := zap.NewNop()
 	if testing.Verbose() {
 		log = zaptest.NewLogger(l.t, zaptest.Level(zap.InfoLevel)).Named(id)
+	}
+	if l.log != nil {
+		log = l.log
 	}
 	h := &host{lab: l, id: id, dir: dir, store: l.store.Client(), interval: new(atomic.Int64)}
 	h.interval.Store(int64(20 * time.Millisecond))

@@ -54,6 +54,7 @@ type owner struct {
 	started    bool   // a fetch has answered since the window began
 	end        int64  // the brokers' end offset as of the last fetch, -1 unknown
 	why        string // why it cannot be read or taken, "" when it can
+	unreadable bool   // why is of the log itself: waiting does not help
 	marked     int64  // low edge as last handed to the checkpointer
 }
 
@@ -189,7 +190,7 @@ func (o *owner) install(p offsets.Position, uuid string, generation uint64) erro
 		held = o.win.Bytes()
 	}
 	o.win, o.epoch, o.uuid, o.generation = win, p.SeekEpoch, uuid, generation
-	o.started, o.end, o.why, o.boundsDue, o.marked = false, -1, "", false, p.Low
+	o.started, o.end, o.why, o.unreadable, o.boundsDue, o.marked = false, -1, "", false, false, p.Low
 	if o.state == stateTaking {
 		o.state = stateOwned
 	}
@@ -311,12 +312,40 @@ func (o *owner) outOfRange(offset int64) {
 func (o *owner) trouble(why string) {
 	o.mu.Lock()
 	news := why != "" && o.why == ""
-	o.why = why
+	o.why, o.unreadable = why, false
 	o.mu.Unlock()
 	if news {
 		o.log.Warn("partition cannot be read for now", zap.String("why", why))
 		o.s.wake() // a pull that waits with nothing out may answer why
 	}
+}
+
+// corrupt implements sink.
+func (o *owner) corrupt(offset, end int64, why string) {
+	o.mu.Lock()
+	if o.win == nil || o.win.Next() != offset {
+		o.mu.Unlock()
+		return // sought past it meanwhile
+	}
+	o.end = max(o.end, end)
+	news := o.standStill(why)
+	o.mu.Unlock()
+	if news {
+		o.stoodStill(why)
+	}
+}
+
+// standStill remembers why the log cannot be read here, under mu. It reports
+// whether that is news: the reader finds it again and again.
+func (o *owner) standStill(why string) (news bool) {
+	news = o.why != why
+	o.why, o.unreadable = why, true
+	return news
+}
+
+func (o *owner) stoodStill(why string) {
+	o.log.Error("partition stands still", zap.String("why", why))
+	o.s.wake()
 }
 
 // missing implements sink.
@@ -347,6 +376,7 @@ type view struct {
 	bytes      int
 	why        window.Why
 	trouble    string
+	unreadable bool // the trouble is of the log itself
 	behind     bool // the brokers have more than was fetched
 }
 
@@ -360,7 +390,7 @@ func (o *owner) view(now time.Time) view {
 func (o *owner) look(now time.Time, position bool) view {
 	v := view{
 		state: o.state, generation: o.generation, epoch: o.epoch, uuid: o.uuid,
-		started: o.started, end: o.end, trouble: o.why, why: window.AtEnd,
+		started: o.started, end: o.end, trouble: o.why, unreadable: o.unreadable, why: window.AtEnd,
 	}
 	if o.win == nil {
 		return v

@@ -363,11 +363,15 @@ func (s *share) reason(now time.Time) (reason api.Reason, coming bool) {
 	if a != nil {
 		assigned, told = a.Partitions[s.topic]
 	}
-	var owned, full, down, unread, behind int
+	var owned, full, down, corrupt, unread, behind int
 	os := s.list()
 	for _, o := range os {
 		v := o.tick(now)
-		if v.trouble != "" {
+		switch {
+		case v.trouble == "":
+		case v.unreadable:
+			corrupt++
+		default:
 			down++
 		}
 		if v.state != stateOwned {
@@ -397,6 +401,8 @@ func (s *share) reason(now time.Time) (reason api.Reason, coming bool) {
 		return api.ReasonInFlightFull, false
 	case full > 0:
 		return api.ReasonInFlightFull, behind+unread > 0
+	case corrupt > 0: // before brokers_down: it does not pass by itself
+		return api.ReasonCorruptRecord, behind+unread > 0
 	case down > 0:
 		return api.ReasonBrokersDown, behind+unread > 0
 	case unread+behind > 0 || len(os) > owned:

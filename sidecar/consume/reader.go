@@ -52,8 +52,11 @@ type sink interface {
 	accept(offset int64, part kgo.FetchPartition, next int64)
 	// outOfRange says that the broker does not have the offset.
 	outOfRange(offset int64)
-	// trouble says why the partition cannot be read, "" when it can.
+	// trouble says why the partition cannot be read for now, "" when it can.
 	trouble(why string)
+	// corrupt says that there are records at offset which nobody can read, so
+	// that waiting does not help. end is the end offset, -1 when not known.
+	corrupt(offset, end int64, why string)
 	// missing says that the brokers do not know the topic (by its name or id).
 	missing()
 }
@@ -71,6 +74,7 @@ type cursor struct {
 	// Of the finder while it is not placed, of the broker's worker while it is.
 	failures int
 	retryAt  time.Time
+	stuckAt  int64   // the offset that retryAt is about while the cursor is placed
 	fetched  bool    // a fetch has answered since it was added
 	growth   float64 // bytes in memory for each byte fetched, as last seen; 0: not known
 }
@@ -297,6 +301,17 @@ func (r *reader) fail(c *cursor, why string) {
 	c.placed = noBroker
 	r.mu.Unlock()
 	r.kickFinder()
+}
+
+// standStill leaves a cursor where it is, at records that cannot be read. They
+// are looked at again now and then: a disk may have been mended, or another
+// broker may lead. Whoever seeks past them goes on at once.
+func (r *reader) standStill(c *cursor, offset, end int64, why string) {
+	r.metrics.fetchErrors.Inc()
+	c.failures++
+	c.fetched, c.stuckAt = true, offset
+	c.retryAt = time.Now().Add(backOff(c.failures, time.Second, 30*time.Second))
+	c.sink.corrupt(offset, end, why)
 }
 
 // backOff is the pause after so many failures: doubling from first to last,

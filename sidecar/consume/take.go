@@ -35,7 +35,7 @@ func (o *owner) take(ctx context.Context) bool {
 			}
 		}
 		o.mu.Lock()
-		o.why = ""
+		o.why, o.unreadable = "", false
 		if isCode(err, api.CodeBrokersUnavailable) {
 			o.why = err.Error()
 		}
@@ -253,11 +253,12 @@ func (o *owner) applyBounds(ctx context.Context) {
 			m.reader.wake(cur)
 		}
 	case asked > end:
-		o.why = fmt.Sprintf("the position %d is above the log's end %d: the log has lost its tail; seek the group to go on", asked, end)
-		why := o.why
+		why := fmt.Sprintf("the position %d is above the log's end %d: the log has lost its tail; seek the group to go on", asked, end)
+		news := o.standStill(why)
 		o.mu.Unlock()
-		o.log.Error("partition stands still", zap.String("why", why))
-		o.s.wake()
+		if news {
+			o.stoodStill(why)
+		}
 		// Or it is another topic by now. The reader tries again, ever slower.
 		kick(m.lookTopics)
 	default:

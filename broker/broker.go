@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -72,10 +71,12 @@ type Broker struct {
 	logMetrics *commitlog.Metrics
 	ids        *producerIDs
 	server     *kafka.Server
+	logDirs    []*logDir // the data folder first; not changed after Open
+	placing    placement
 	foreign    []string // alarms about folders that were found at the start and left alone
 
-	stop context.CancelFunc // ends the housekeeper
-	wg   sync.WaitGroup     // the housekeeper
+	stop context.CancelFunc // ends the housekeeping
+	wg   sync.WaitGroup     // the housekeeping
 
 	mu     sync.RWMutex // guards everything below
 	closed bool
@@ -94,7 +95,7 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("data_dir: got nothing: name the folder that partitions are kept in")
 	}
-	b := &Broker{cfg: cfg, cluster: cluster, log: opts.Logger, fs: opts.FS,
+	b := &Broker{cfg: cfg, cluster: cluster, log: opts.Logger, fs: opts.FS, logDirs: makeLogDirs(cfg),
 		held: map[holdingKey]*holding{}, dirs: map[string]*holding{}, led: map[string]map[int32]*partition{}}
 	if b.log == nil {
 		b.log = zap.NewNop()
@@ -107,15 +108,14 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 	b.ids = newProducerIDs(cluster.NextProducerIDs)
 	b.server = kafka.New(b.serverConfig(), b, b.log, opts.Registerer)
 	if err := b.load(); err != nil {
+		b.leaveLogDirs()
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
-	b.wg.Add(1)
-	go func() {
-		defer b.wg.Done()
-		b.keepHouse(ctx)
-	}()
+	for _, work := range []func(context.Context){b.keepHouse, b.compactLogs, b.scrubLogs} {
+		b.wg.Go(func() { work(ctx) })
+	}
 	return b, nil
 }
 
@@ -218,6 +218,11 @@ func (b *Broker) FetchProducerID(ctx context.Context) (int64, error) { return b.
 // Alarms lists what an operator must look at: offline logs, damage, folders that could not be opened. Sorted.
 func (b *Broker) Alarms() []string {
 	out := slices.Clone(b.foreign)
+	for _, d := range b.logDirs {
+		if err := d.offline(); err != nil {
+			out = append(out, fmt.Sprintf("log directory %s is offline: %v", d.path, err))
+		}
+	}
 	for _, h := range b.holdings() {
 		out = append(out, h.alarms()...)
 	}
@@ -235,32 +240,6 @@ func (b *Broker) holdings() []*holding {
 	return out
 }
 
-// keepHouse applies retention.
-func (b *Broker) keepHouse(ctx context.Context) {
-	tick := time.NewTicker(b.cfg.RetentionCheckInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		for _, h := range b.holdings() {
-			p := h.current()
-			if p == nil || ctx.Err() != nil {
-				continue
-			}
-			removed, err := p.log.Retain(time.Now())
-			switch {
-			case err != nil && !errors.Is(err, commitlog.ErrClosed):
-				p.zlog.Warn("retention failed", zap.Error(err))
-			case removed > 0:
-				p.zlog.Info("retention removed segments", zap.Int("segments", removed))
-			}
-		}
-	}
-}
-
 // Close stops serving, flushes everything and leaves the clean-shutdown marker. When ctx is over first, connections are
 // cut and the logs are closed all the same. The marker is left out when a log could not be closed cleanly, so that the
 // next start checks what is there.
@@ -275,17 +254,33 @@ func (b *Broker) Close(ctx context.Context) error {
 	b.server.Close(ctx)
 	b.stop()
 	b.wg.Wait()
-	var errs []error
+	return b.closeLogs()
+}
+
+// closeLogs closes every log and leaves the marker in each directory whose logs could all be closed.
+func (b *Broker) closeLogs() error {
+	defer b.leaveLogDirs()
+	failed := map[*logDir]error{}
 	for _, h := range b.holdings() {
-		errs = append(errs, h.close())
+		_, dir := h.describe()
+		if err := h.close(); err != nil {
+			d := b.dirOf(dir)
+			failed[d] = errors.Join(failed[d], err)
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("closing the broker: %w", err)
+	var all error
+	for _, d := range b.logDirs {
+		switch err := failed[d]; {
+		case err != nil:
+			all = errors.Join(all, fmt.Errorf("closing the broker: %w", err))
+		case d.isUnread():
+		default:
+			if err := disk.WriteFileAtomic(b.fs, d.path, d.path+"/"+cleanFile, []byte(cleanContents)); err != nil {
+				all = errors.Join(all, fmt.Errorf("leaving the clean-shutdown marker: %w", err))
+			}
+		}
 	}
-	if err := disk.WriteFileAtomic(b.fs, b.cfg.DataDir, b.cfg.DataDir+"/"+cleanFile, []byte(cleanContents)); err != nil {
-		return fmt.Errorf("leaving the clean-shutdown marker: %w", err)
-	}
-	return nil
+	return all
 }
 
 // isDeleting tells whether a folder is one that Remove renamed before a crash kept it from being deleted.

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -14,9 +15,10 @@ type Config struct {
 	// DataDir holds the partitions' folders. The agent sets it.
 	DataDir string `yaml:"-"`
 
-	Listen    string `yaml:"listen" help:"Address (host:port) that the Kafka protocol is served on; port 0 takes a free one; loopback by default because there is no TLS or SASL."`
-	Advertise string `yaml:"advertise" help:"Address (host:port) that clients are told to connect to; empty means the address that listen is bound to."`
-	Loops     int    `yaml:"loops" help:"Event loops for small requests, 1 to 64; 2 by default, since disk and network waits happen outside them."`
+	LogDirs   []string `yaml:"log_dirs" help:"Directories (absolute paths) that new partitions are put in, each into the one with the fewest bytes, one a disk; empty means data_dir, whose partitions are served in any case. A failed sync takes only its own directory offline for writes."`
+	Listen    string   `yaml:"listen" help:"Address (host:port) that the Kafka protocol is served on; port 0 takes a free one; loopback by default because there is no TLS or SASL."`
+	Advertise string   `yaml:"advertise" help:"Address (host:port) that clients are told to connect to; empty means the address that listen is bound to."`
+	Loops     int      `yaml:"loops" help:"Event loops for small requests, 1 to 64; 2 by default, since disk and network waits happen outside them."`
 
 	MaxRequestBytes        int64         `yaml:"max_request_bytes" help:"Largest request frame in bytes, 1 KiB to 2 GiB; 100 MiB by default as in Kafka (socket.request.max.bytes); a larger one closes the connection."`
 	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 256 MiB by default; further requests wait unread."`
@@ -31,7 +33,11 @@ type Config struct {
 	RequestTimeout         time.Duration `yaml:"request_timeout" help:"Longest time for a request that asks the cluster (creating or deleting topics), a positive duration; 30s by default."`
 	AutoCreateTopics       bool          `yaml:"auto_create_topics" help:"Create an unknown topic when a client asks for its metadata and allows it; false by default, because a typing error would make a topic."`
 	AutoCreatePartitions   int32         `yaml:"auto_create_partitions" help:"Partitions of a topic created that way, 1 to 10000; 4 by default."`
-	RetentionCheckInterval time.Duration `yaml:"retention_check_interval" help:"How often logs are checked against retention.ms, retention.bytes and segment age, at least 1s; 1m by default."`
+	RetentionCheckInterval time.Duration `yaml:"retention_check_interval" help:"How often logs are checked against retention.ms, retention.bytes and segment age, have their recovery points moved, and are looked at for compaction, at least 1s; 1m by default."`
+	CompactMemory          int64         `yaml:"compact_memory" help:"Bytes for the map of keys of the compaction that runs, one log at a time, some 40 bytes a key, at least 64 KiB; 32 MiB by default; a log with more keys takes several passes."`
+	CompactBytesPerSecond  int64         `yaml:"compact_bytes_per_second" help:"Bytes that compaction reads a second at most, 0 for no limit; 32 MiB by default, so that it leaves the disk to clients."`
+	ScrubInterval          time.Duration `yaml:"scrub_interval" help:"Pause between two rounds in which all logs are read and their checksums are checked, so that a disk's silent damage is found; 168h by default, 0 for never, else at least 1s."`
+	ScrubBytesPerSecond    int64         `yaml:"scrub_bytes_per_second" help:"Bytes that the round reads a second at most, at least 1024; 8 MiB by default."`
 	OpenParallelism        int           `yaml:"open_parallelism" help:"Partitions opened at once when the broker starts, 1 to 256; 8 by default."`
 }
 
@@ -53,6 +59,10 @@ func DefaultConfig() Config {
 		RequestTimeout:         30 * time.Second,
 		AutoCreatePartitions:   4,
 		RetentionCheckInterval: time.Minute,
+		CompactMemory:          32 << 20,
+		CompactBytesPerSecond:  32 << 20,
+		ScrubInterval:          7 * 24 * time.Hour,
+		ScrubBytesPerSecond:    8 << 20,
 		OpenParallelism:        8,
 	}
 }
@@ -70,6 +80,11 @@ func (c Config) Validate() error {
 			return err
 		}
 	}
+	for _, d := range c.LogDirs {
+		if !filepath.IsAbs(d) {
+			return fmt.Errorf("log_dirs: got %q: use absolute paths such as /disk1/sidestream", d)
+		}
+	}
 	for _, r := range []struct {
 		key           string
 		got, min, max int64
@@ -83,11 +98,17 @@ func (c Config) Validate() error {
 		{"max_in_flight_bytes", c.MaxInFlightBytes, 1 << 10, 1 << 62},
 		{"max_fetch_bytes", c.MaxFetchBytes, 1 << 10, 1<<31 - 1},
 		{"auto_create_partitions", int64(c.AutoCreatePartitions), 1, 10000},
+		{"compact_memory", c.CompactMemory, 64 << 10, 1 << 62},
+		{"compact_bytes_per_second", c.CompactBytesPerSecond, 0, 1 << 62},
+		{"scrub_bytes_per_second", c.ScrubBytesPerSecond, 1 << 10, 1 << 62},
 		{"open_parallelism", int64(c.OpenParallelism), 1, 256},
 	} {
 		if r.got < r.min || r.got > r.max {
 			return fmt.Errorf("%s: got %d: use a number from %d to %d", r.key, r.got, r.min, r.max)
 		}
+	}
+	if c.ScrubInterval != 0 && c.ScrubInterval < time.Second {
+		return fmt.Errorf("scrub_interval: got %q: use a duration of at least 1s such as 168h, or 0 for never", c.ScrubInterval)
 	}
 	for _, r := range []struct {
 		key      string

@@ -233,17 +233,20 @@ func TestDiskFullIsRetriableAndWritingResumes(t *testing.T) {
 	}
 }
 
-func TestFailedFlushTakesTheLogOffline(t *testing.T) {
+// A failed fsync is never repeated as if it could still work: its directory takes no more writes, and the others go on.
+func TestFailedFlushTakesItsLogDirectoryOffline(t *testing.T) {
 	var broken atomic.Bool
+	one, two := t.TempDir(), t.TempDir()
 	fs := disk.WithFaults(disk.OS, func(op disk.Op) error {
-		if broken.Load() && op.Kind == disk.OpDatasync && strings.Contains(op.Name, "/a-0/") {
+		if broken.Load() && op.Kind == disk.OpDatasync && strings.HasPrefix(op.Name, one) {
 			return &os.PathError{Op: "fdatasync", Path: op.Name, Err: syscall.EIO}
 		}
 		return nil
 	})
-	w := startOn(t, fs)
-	w.topic("a", 1, nil)
-	w.topic("b", 1, nil)
+	w := startOn(t, fs, func(c *broker.Config) { c.LogDirs = []string{one, two} })
+	for _, topic := range []string{"a", "b", "c"} { // in turn, since all are empty
+		w.topic(topic, 1, nil)
+	}
 	r := w.dial()
 	r.put("a", recordtest.Batch(recordtest.Spec{}))
 	broken.Store(true)
@@ -251,19 +254,27 @@ func TestFailedFlushTakesTheLogOffline(t *testing.T) {
 		t.Errorf("acks=all: %+v, want error 56", got)
 	}
 	broken.Store(false)
-	if got := r.put("a", recordtest.Batch(recordtest.Spec{})); got.ErrorCode != 56 {
-		t.Errorf("after it: %+v, want error 56: a failed fsync is never repeated as if it worked", got)
+	for _, topic := range []string{"a", "c"} {
+		if got := r.put(topic, recordtest.Batch(recordtest.Spec{})); got.ErrorCode != 56 {
+			t.Errorf("%s after it: %+v, want error 56", topic, got)
+		}
 	}
 	if got := r.put("b", recordtest.Batch(recordtest.Spec{})); got.ErrorCode != 0 {
-		t.Errorf("another log: %+v", got)
+		t.Errorf("another directory: %+v", got)
 	}
 	req := fetchReq(12, "a", 0, 0)
 	got := r.get(req)
 	if got.ErrorCode != 0 || got.HighWatermark != 1 {
 		t.Errorf("fetch: %+v, want what was durable", got)
 	}
-	if a := w.b.Alarms(); len(a) != 1 || !strings.Contains(a[0], "a-0") {
+	if a := w.b.Alarms(); len(a) != 2 || !strings.Contains(a[0], "a-0") || !strings.Contains(a[1], "log directory "+one+" is offline") {
 		t.Errorf("alarms: %q", a)
+	}
+	w.topic("d", 1, nil)
+	w.topic("e", 1, nil)
+	dirs := w.b.LogDirs()
+	if len(dirs) != 2 || dirs[0].Err == nil || dirs[1].Err != nil || len(dirs[0].Partitions) != 2 || len(dirs[1].Partitions) != 3 {
+		t.Errorf("new partitions go to the directory that is well: %+v", dirs)
 	}
 }
 

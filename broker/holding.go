@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"path"
 	"sync"
 
 	"sidestream/broker/commitlog"
@@ -64,9 +65,9 @@ func (b *Broker) openLog(h *holding, clean bool) error {
 		return err
 	}
 	log, err := commitlog.Open(b.fs, dir, cfg, commitlog.Options{
-		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Decompress: decompress})
+		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Decompress: decompress, Compress: compress})
 	if err == nil {
-		part := newPartition(d.Topic, d.ID, d.Partition, log, b.log, b.metrics)
+		part := newPartition(d.Topic, d.ID, d.Partition, log, b.dirOf(dir), b.log, b.metrics)
 		h.set(func() { h.part, h.err = part, nil })
 		return nil
 	}
@@ -180,7 +181,7 @@ func (b *Broker) Remove(id UUID, partition int32) error {
 			return fmt.Errorf("removing %s: %w", dir, err)
 		}
 	} else if dir != "" {
-		if err := removeFolder(b.fs, b.cfg.DataDir, dir, id); err != nil {
+		if err := removeFolder(b.fs, path.Dir(dir), dir, id); err != nil {
 			return fmt.Errorf("removing %s: %w", dir, err)
 		}
 	}

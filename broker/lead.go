@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"strings"
 
 	"go.uber.org/zap"
@@ -96,8 +97,14 @@ func (b *Broker) prepare(h *holding, want description) error {
 		return fmt.Errorf("epoch %d, it was led under %d: %w", want.Epoch, have.Epoch, ErrOldEpoch)
 	}
 	if dir == "" {
-		var err error
-		if dir, err = b.claim(h, fmt.Sprintf("%s/%s-%d", b.cfg.DataDir, want.Topic, want.Partition)); err != nil {
+		if err := b.mayBegin(want); err != nil {
+			return err
+		}
+		d, err := b.choose()
+		if err != nil {
+			return err
+		}
+		if dir, err = b.claim(h, fmt.Sprintf("%s/%s-%d", d.path, want.Topic, want.Partition)); err != nil {
 			return err
 		}
 	}
@@ -118,6 +125,20 @@ func (b *Broker) prepare(h *holding, want description) error {
 	return b.openLog(h, false)
 }
 
+// mayBegin refuses to begin a partition anew that was led before while a log directory cannot be read: its records may
+// lie there. A partition is led for the first time at epoch 1 at most.
+func (b *Broker) mayBegin(want description) error {
+	if want.Epoch <= 1 {
+		return nil
+	}
+	for _, d := range b.logDirs {
+		if d.isUnread() {
+			return fmt.Errorf("it was led before and is not found, and log directory %s, where it may be, cannot be read: %w", d.path, d.offline())
+		}
+	}
+	return nil
+}
+
 // makeFolder makes the folder of a new partition. One that is there already may be what a crash left before the
 // description was written, but never a log that nobody described.
 func (b *Broker) makeFolder(dir string) error {
@@ -127,7 +148,7 @@ func (b *Broker) makeFolder(dir string) error {
 		if err := b.fs.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		return b.fs.SyncDir(b.cfg.DataDir)
+		return b.fs.SyncDir(path.Dir(dir))
 	case err != nil:
 		return err
 	}
@@ -180,7 +201,7 @@ func (b *Broker) moveAside(h *holding, dir string) error {
 	if err := b.fs.Rename(dir, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := b.fs.SyncDir(b.cfg.DataDir); err != nil {
+	if err := b.fs.SyncDir(path.Dir(dir)); err != nil {
 		return err
 	}
 	h.set(func() { h.dir = aside })

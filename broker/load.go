@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// load finds and opens what partitions the data folder holds, several at once. What a folder is, its description says,
-// not its name.
+// load finds and opens what partitions the log directories hold, several at once. What a folder is, its description
+// says, not its name.
 func (b *Broker) load() error {
 	begun := time.Now()
 	root := b.cfg.DataDir
@@ -23,19 +23,57 @@ func (b *Broker) load() error {
 	if err := b.fs.SyncDir(path.Dir(root)); err != nil { // it may be new, and all that is in it hangs on this
 		return fmt.Errorf("data_dir: cannot sync the folder of %s: %w", root, err)
 	}
-	entries, err := b.fs.ReadDir(root)
-	if err != nil {
-		return fmt.Errorf("data_dir: cannot read %s: %w", root, err)
+	if err := b.openLogDirs(); err != nil {
+		return err
 	}
-	clean, err := b.takeMarker()
+	clean := map[*logDir]bool{}
+	for i, d := range b.logDirs {
+		if d.isUnread() {
+			continue
+		}
+		was, err := b.scan(d)
+		switch {
+		case err != nil && i == 0:
+			return fmt.Errorf("data_dir: %w", err)
+		case err != nil:
+			b.log.Error("a log directory cannot be used", zap.String("directory", d.path), zap.Error(err))
+			d.unreadable(err)
+		}
+		clean[d] = was
+	}
+	var g errgroup.Group
+	g.SetLimit(b.cfg.OpenParallelism)
+	for _, h := range b.held {
+		g.Go(func() error {
+			h.lock()
+			defer h.unlock()
+			_, dir := h.describe()
+			if err := b.openLog(h, clean[b.dirOf(dir)]); err != nil {
+				b.log.Error("a partition could not be opened", zap.Error(err))
+			}
+			return nil // the others are served
+		})
+	}
+	_ = g.Wait()
+	b.log.Info("data folder opened", zap.String("folder", root), zap.Int("log_directories", len(b.logDirs)), zap.Int("partitions", len(b.held)),
+		zap.Bool("clean_stop", clean[b.logDirs[0]]), zap.Duration("took", time.Since(begun)))
+	return nil
+}
+
+// scan adopts what a log directory holds, and tells whether its last stop was clean.
+func (b *Broker) scan(d *logDir) (clean bool, err error) {
+	entries, err := b.fs.ReadDir(d.path)
 	if err != nil {
-		return fmt.Errorf("data_dir: %w", err)
+		return false, fmt.Errorf("cannot read %s: %w", d.path, err)
+	}
+	if clean, err = b.takeMarker(d.path); err != nil {
+		return false, err
 	}
 	for _, e := range entries {
 		if !e.IsDir() {
 			continue
 		}
-		dir := root + "/" + e.Name()
+		dir := d.path + "/" + e.Name()
 		if isDeleting(e.Name()) {
 			b.log.Info("finishing a removal that was interrupted", zap.String("folder", dir))
 			if err := b.fs.RemoveAll(dir); err != nil {
@@ -45,22 +83,7 @@ func (b *Broker) load() error {
 		}
 		b.adopt(dir)
 	}
-	var g errgroup.Group
-	g.SetLimit(b.cfg.OpenParallelism)
-	for _, h := range b.held {
-		g.Go(func() error {
-			h.lock()
-			defer h.unlock()
-			if err := b.openLog(h, clean); err != nil {
-				b.log.Error("a partition could not be opened", zap.Error(err))
-			}
-			return nil // the others are served
-		})
-	}
-	_ = g.Wait()
-	b.log.Info("data folder opened", zap.String("folder", root), zap.Int("partitions", len(b.held)),
-		zap.Bool("clean_stop", clean), zap.Duration("took", time.Since(begun)))
-	return nil
+	return clean, nil
 }
 
 // adopt takes a folder over by its description. A folder without one is left alone; if it has a log in it, that is an
@@ -93,15 +116,15 @@ func (b *Broker) adopt(dir string) {
 }
 
 // takeMarker tells whether the last stop was clean, and makes sure that the next start will not think so of this run.
-func (b *Broker) takeMarker() (bool, error) {
-	err := b.fs.Remove(b.cfg.DataDir + "/" + cleanFile)
+func (b *Broker) takeMarker(dir string) (bool, error) {
+	err := b.fs.Remove(dir + "/" + cleanFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("removing %s: %w", cleanFile, err)
 	}
-	if err := b.fs.SyncDir(b.cfg.DataDir); err != nil {
+	if err := b.fs.SyncDir(dir); err != nil {
 		return false, err
 	}
 	return true, nil

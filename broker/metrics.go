@@ -26,6 +26,8 @@ func newMetrics(b *Broker, reg prometheus.Registerer) *metrics {
 var (
 	partitionsDesc = prometheus.NewDesc("sidestream_broker_partitions", "Partitions in the data folder, by whether they are served.", []string{"state"}, nil)
 	logBytesDesc   = prometheus.NewDesc("sidestream_broker_log_bytes", "Bytes of log by topic.", []string{"topic"}, nil)
+	dirBytesDesc   = prometheus.NewDesc("sidestream_broker_log_dir_bytes", "Bytes of log by log directory.", []string{"directory"}, nil)
+	dirOfflineDesc = prometheus.NewDesc("sidestream_broker_log_dir_offline", "1 while a log directory takes no writes.", []string{"directory"}, nil)
 	alarmsDesc     = prometheus.NewDesc("sidestream_broker_alarms", "Things that an operator must look at.", nil, nil)
 )
 
@@ -36,6 +38,8 @@ type stock struct{ b *Broker }
 func (s *stock) Describe(ch chan<- *prometheus.Desc) {
 	ch <- partitionsDesc
 	ch <- logBytesDesc
+	ch <- dirBytesDesc
+	ch <- dirOfflineDesc
 	ch <- alarmsDesc
 }
 
@@ -61,6 +65,18 @@ func (s *stock) Collect(ch chan<- prometheus.Metric) {
 	}
 	for topic, n := range bytes {
 		ch <- prometheus.MustNewConstMetric(logBytesDesc, prometheus.GaugeValue, float64(n), topic)
+	}
+	for _, d := range s.b.LogDirs() {
+		var held int64
+		for _, p := range d.Partitions {
+			held += p.Bytes
+		}
+		offline := 0.0
+		if d.Err != nil {
+			offline = 1
+		}
+		ch <- prometheus.MustNewConstMetric(dirBytesDesc, prometheus.GaugeValue, float64(held), d.Path)
+		ch <- prometheus.MustNewConstMetric(dirOfflineDesc, prometheus.GaugeValue, offline, d.Path)
 	}
 	ch <- prometheus.MustNewConstMetric(alarmsDesc, prometheus.GaugeValue, float64(len(s.b.Alarms())))
 }

@@ -21,6 +21,7 @@ type partition struct {
 	id    UUID
 	index int32
 	log   *commitlog.Log
+	dir   *logDir
 	zlog  *zap.Logger
 	m     *metrics
 
@@ -51,8 +52,8 @@ type durable struct {
 	done func(kafka.Appended)
 }
 
-func newPartition(topic string, id UUID, index int32, log *commitlog.Log, zlog *zap.Logger, m *metrics) *partition {
-	p := &partition{topic: topic, id: id, index: index, log: log, m: m,
+func newPartition(topic string, id UUID, index int32, log *commitlog.Log, dir *logDir, zlog *zap.Logger, m *metrics) *partition {
+	p := &partition{topic: topic, id: id, index: index, log: log, dir: dir, m: m,
 		zlog:     zlog.With(zap.String("topic", topic), zap.Int32("partition", index)),
 		policy:   commitlog.FlushPolicy{Messages: 1},
 		watchers: map[chan<- struct{}]int{}}
@@ -128,9 +129,15 @@ func (p *partition) write() {
 			return
 		}
 		p.mu.Unlock()
+		var refused error
 		if !led {
+			refused = kafka.ErrNotLeader
+		} else if err := p.dir.offline(); err != nil {
+			refused = fmt.Errorf("%w: log directory %s takes no writes: %w", kafka.ErrStorage, p.dir.path, err)
+		}
+		if refused != nil {
 			for _, a := range group {
-				a.Done(kafka.Appended{Base: -1, Start: -1, Err: kafka.ErrNotLeader})
+				a.Done(kafka.Appended{Base: -1, Start: -1, Err: refused})
 			}
 			continue
 		}
@@ -172,6 +179,7 @@ func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolic
 		}
 		if err != nil {
 			p.zlog.Warn("append failed", zap.Error(err))
+			p.notice(err)
 		}
 		g.settle(base, logEnd, err)
 	}
@@ -262,11 +270,19 @@ func (p *partition) flush() {
 		if err != nil {
 			// A failed fsync is never repeated as if it could still work: the log is offline for writes now.
 			p.zlog.Error("flush failed, the log takes no more writes until it is opened again", zap.Error(err))
+			p.notice(err)
 			err = fmt.Errorf("%w: %w", kafka.ErrStorage, err)
 		} else {
 			p.raise(upTo)
 		}
 		p.answerDurable(upTo, err)
+	}
+}
+
+// notice takes the log directory offline when an error says that its disk failed.
+func (p *partition) notice(err error) {
+	if errors.Is(err, commitlog.ErrOffline) && p.dir.fail(err) {
+		p.zlog.Error("the log directory takes no more writes until a restart, because a sync failed there", zap.String("directory", p.dir.path), zap.Error(err))
 	}
 }
 

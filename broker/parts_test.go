@@ -344,6 +344,13 @@ func TestDecompressIsBounded(t *testing.T) {
 		if err != nil || !bytes.Equal(got, small) {
 			t.Errorf("%v: %d bytes, %v", codec, len(got), err)
 		}
+		packed, err := compress(codec, small)
+		if err != nil || len(packed) >= len(small) {
+			t.Errorf("%v: packed to %d bytes, %v", codec, len(packed), err)
+		}
+		if got, err := decompress(codec, packed); err != nil || !bytes.Equal(got, small) {
+			t.Errorf("%v: packed and unpacked: %d bytes, %v", codec, len(got), err)
+		}
 		if _, err := unpack(codec, compressed(t, codec, bomb), limit); err == nil {
 			t.Errorf("%v: a batch that unpacks to %d bytes was unpacked", codec, len(bomb))
 		}

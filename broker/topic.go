@@ -124,7 +124,7 @@ func (b *Broker) BrokerConfigs() []kafka.ConfigEntry {
 		set("connections.max.idle.ms", kindLong, number(c.IdleTimeout.Milliseconds())),
 		set("fetch.max.bytes", kindInt, number(c.MaxFetchBytes)),
 		set("listeners", kindList, "PLAINTEXT://"+b.Addr()),
-		set("log.dirs", kindString, c.DataDir),
+		set("log.dirs", kindString, strings.Join(b.logDirPaths(), ",")),
 		{Name: "log.retention.ms", Kind: kindLong, Value: number(d.Retention.Milliseconds())},
 		{Name: "log.segment.bytes", Kind: kindInt, Value: number(d.SegmentBytes)},
 		set("max.connections", kindInt, number(int64(c.MaxConnections))),

@@ -18,6 +18,7 @@ import (
 	"sidestream/agent/controller"
 	"sidestream/agent/facts"
 	"sidestream/broker"
+	"sidestream/broker/disk"
 	"sidestream/discovery"
 )
 
@@ -31,6 +32,7 @@ type Agent struct {
 	store    discovery.Store
 	log      *zap.Logger
 	open     func(broker.Config, broker.Options) (host, error)
+	heldIn   func(dir string) ([]broker.Held, error)
 	registry *prometheus.Registry
 	metrics  *metrics
 	alarms   *alarms
@@ -53,6 +55,7 @@ type Agent struct {
 	identity    *discovery.Identity
 	broker      host  // nil before it is opened
 	id          int32 // 0 before it is known
+	kept        int32 // the id that the folder says, 0: none
 	clusterID   string
 	session     discovery.Session      // nil: not registered
 	service     discovery.Registration // nil: not yet
@@ -98,6 +101,7 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Agent, error) {
 	}
 	a.life, a.end = context.WithCancel(context.Background())
 	a.open = func(cfg broker.Config, opts broker.Options) (host, error) { return broker.Open(cfg, a, opts) }
+	a.heldIn = func(dir string) ([]broker.Held, error) { return broker.HeldIn(disk.OS, dir) }
 	a.rebuilds <- struct{}{}
 	a.identityTurn <- struct{}{}
 	a.alarms = newAlarms(log, a.metrics.alarms)
@@ -191,7 +195,7 @@ func (a *Agent) adopt(identity *discovery.Identity) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.identity, a.clusterID = identity, identity.ClusterID
+	a.identity, a.clusterID, a.kept = identity, identity.ClusterID, kept
 	if a.id = kept; a.id == 0 {
 		a.id = a.cfg.ID
 	}

@@ -246,6 +246,13 @@ func (h *storageHost) start(c *testCluster) {
 		}
 		return fake, nil
 	}
+	heldIn := a.heldIn
+	a.heldIn = func(dir string) ([]broker.Held, error) {
+		if h.real {
+			return heldIn(dir)
+		}
+		return fake.Held(), nil
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	h.Agent, h.host, h.cancel, h.done, h.ended, h.err = a, fake, cancel, make(chan error, 1), false, nil
 	go func() { h.done <- a.Run(ctx) }()

@@ -76,14 +76,21 @@ func (a *Agent) registration() discovery.Registration {
 	return a.service
 }
 
-// keepID writes the chosen id to the folder.
+// keptID is the id that the folder says, 0 when none.
+func (a *Agent) keptID() int32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.kept
+}
+
+// keepID writes the id to the folder.
 func (a *Agent) keepID(ctx context.Context, id int32) error {
 	if err := a.writeIdentity(ctx, func(i *discovery.Identity) error { return i.SetID(strconv.Itoa(int(id))) }); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.id = id
+	a.id, a.kept = id, id
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -24,6 +25,8 @@ const (
 var (
 	// errCopy: another process is alive with this folder's identity.
 	errCopy = errors.New("this data folder is in use twice")
+	// errNoID: the folder holds partitions, but does not say whose they are.
+	errNoID = errors.New("this data folder has partitions, but no broker id")
 	// errForeign: the store is another cluster's; nothing is registered in it.
 	errForeign = errors.New("the store belongs to another cluster")
 	// errBlocked: the store has no cluster-id, and this folder must not make one.
@@ -120,7 +123,7 @@ func (r *registrar) run(ctx context.Context) error {
 }
 
 func fatal(err error) bool {
-	return errors.Is(err, discovery.ErrIDTaken) || errors.Is(err, errCopy)
+	return errors.Is(err, discovery.ErrIDTaken) || errors.Is(err, errCopy) || errors.Is(err, errNoID)
 }
 
 // storeAlarm is the text while the store does not answer, or "".
@@ -170,12 +173,65 @@ func (r *registrar) claim(ctx context.Context, s discovery.Session) error {
 		return errForeign
 	}
 	if r.a.ID() == 0 {
+		if err := r.refuseNameless(ctx); err != nil {
+			return err
+		}
 		return r.choose(ctx, s)
 	}
 	if err := r.refuseCopy(ctx); err != nil {
 		return err
 	}
-	return r.take(ctx, s, r.a.record(s))
+	if err := r.take(ctx, s, r.a.record(s)); err != nil {
+		return err
+	}
+	if r.a.keptID() == 0 {
+		// Configured, and now known to be ours: the folder belongs to this id for
+		// good, so that a start without it finds the same broker.
+		return r.a.keepID(ctx, r.a.ID())
+	}
+	return nil
+}
+
+// refuseNameless returns errNoID when the folder holds partitions. A new id
+// would leave them placed on a broker that there is no more, and a copied folder
+// of a live broker would join as another.
+func (r *registrar) refuseNameless(ctx context.Context) error {
+	held, err := r.a.heldIn(r.a.cfg.DataDir)
+	if err != nil {
+		return fmt.Errorf("%w: start it with its id (--id): %w", errNoID, err)
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, r.a.cfg.StoreTimeout)
+	defer cancel()
+	owners := map[int32]bool{}
+	read := map[string][]discovery.Entry{}
+	for _, h := range held {
+		part := facts.Part{UUID: h.ID.String(), Partition: h.Partition}
+		entries, known := read[part.UUID]
+		if !known {
+			if entries, err = r.a.store.List(call, discovery.PrefixTopicState(part.UUID)); err != nil {
+				return err
+			}
+			read[part.UUID] = entries
+		}
+		for _, e := range entries {
+			s, err := discovery.Decode[discovery.Shard](e)
+			if err != nil || e.Key != discovery.KeyShard(part.UUID, part.Shard()) || part.Slot() >= len(s.Partitions) {
+				continue
+			}
+			for _, id := range s.Partitions[part.Slot()].Replicas {
+				owners[id] = true
+			}
+		}
+	}
+	whose := "the store does not say whose they are"
+	if len(owners) > 0 {
+		whose = fmt.Sprintf("the store places them on %v", slices.Sorted(maps.Keys(owners)))
+	}
+	return fmt.Errorf("%w: %s holds %d partitions, and %s: start it with the id of their broker (--id); if the folder is a copy, do not start it",
+		errNoID, r.a.cfg.DataDir, len(held), whose)
 }
 
 func (r *registrar) take(ctx context.Context, s discovery.Session, rec discovery.Broker) error {

@@ -510,6 +510,69 @@ func TestAnIDThatIsNotTheFolders(t *testing.T) {
 	}
 }
 
+// An id given as a flag was not kept in the folder: a later start without it
+// chose another id and left the partitions to a broker that there was no more,
+// and then the right id was refused.
+func TestAConfiguredIDIsKept(t *testing.T) {
+	c := newTestCluster(t)
+	one := c.host("one")
+	one.cfg.ID = 7
+	one.start(c)
+	one.ready()
+	one.create("t", 2)
+	one.stop()
+	one.cfg.ID = 0
+	one.start(c)
+	one.ready()
+	if got := fmt.Sprint(one.leaders("t")); one.ID() != 7 || got != "[7 7]" || len(one.Alarms()) != 0 {
+		t.Errorf("started without its id the folder is broker %d, leaders %s, alarms %q", one.ID(), got, one.Alarms())
+	}
+
+	// A copy of it while it runs is refused, though nobody gives it an id.
+	same := c.host("copy")
+	copyIdentity(t, one, same, func(s string) string { return s })
+	same.start(c)
+	if err := same.wait(); !errors.Is(err, errCopy) {
+		t.Errorf("the copy of a running folder ended with %v", err)
+	}
+
+	// An id that is taken is not kept: the folder is free to be another's.
+	other := c.host("other")
+	other.cfg.ID = 7
+	other.start(c)
+	if err := other.wait(); !errors.Is(err, discovery.ErrIDTaken) {
+		t.Errorf("another folder with the id ended with %v", err)
+	}
+	other.cfg.ID = 8
+	other.start(c)
+	other.ready()
+}
+
+// A folder with partitions that has lost its id is not given a new one, as it
+// was: the error says which ids are meant.
+func TestPartitionsWithoutAnID(t *testing.T) {
+	c := newTestCluster(t)
+	one := c.host("one")
+	one.cfg.ID = 7
+	one.start(c)
+	one.ready()
+	one.create("t", 2)
+	one.stop()
+	copyIdentity(t, one, one, func(s string) string { return strings.Replace(s, `"id": "7"`, `"id": ""`, 1) })
+	one.cfg.ID = 0
+	one.start(c)
+	err := one.wait()
+	if !errors.Is(err, errNoID) || !strings.Contains(err.Error(), "2 partitions") || !strings.Contains(err.Error(), "[7]") || !strings.Contains(err.Error(), "--id") {
+		t.Fatalf("a folder without its id ended with %v", err)
+	}
+	one.cfg.ID = 7
+	one.start(c)
+	one.ready()
+	if got := fmt.Sprint(one.leaders("t")); got != "[7 7]" {
+		t.Errorf("with its id again, leaders are %s", got)
+	}
+}
+
 // An id is never given again, though its broker is down and holds nothing.
 func TestAnIDIsReserved(t *testing.T) {
 	c := newTestCluster(t)

@@ -100,13 +100,23 @@ func (u *Upstream) createError(name string, err error) *api.Error {
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
 		return api.NewError(api.CodeForbidden, fmt.Sprintf("the brokers do not allow this sidecar to create topic %s", name))
 	case errors.Is(err, kerr.RequestTimedOut):
-		return api.NewError(api.CodeUnknownOutcome, fmt.Sprintf("topic %s may or may not have been created: %v", name, err))
+		// What a broker says beside it is of its own connections, and misleads
+		// who reads it here.
+		return unsure(name, "the brokers gave up on it")
+	case errors.Is(err, kerr.CoordinatorNotAvailable):
+		e := api.NewError(api.CodeStoreUnavailable, fmt.Sprintf("topic %s was not created: the brokers cannot reach the coordination store", name))
+		e.RetryAfterMillis = retryAfterMillis
+		return e
 	case errors.As(err, &be):
 		return unavailable(fmt.Sprintf("topic %s was not created: %v", name, err))
 	case isDial(err):
 		return u.unreachable(err) // it never left
 	}
-	return api.NewError(api.CodeUnknownOutcome, fmt.Sprintf("topic %s may or may not have been created: %v", name, err))
+	return unsure(name, err.Error())
+}
+
+func unsure(name, why string) *api.Error {
+	return api.NewError(api.CodeUnknownOutcome, fmt.Sprintf("topic %s may or may not have been created (%s): ask again, which is safe", name, why))
 }
 
 // awaitLeaders returns the topic once all its partitions have leaders; when

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -389,5 +390,31 @@ func TestConfig(t *testing.T) {
 	}
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// With the coordination store down PUT /topics answered with a broker's own
+// words about its connection ("Get http://localhost:8500…"), which whoever reads
+// them at the sidecar takes for the sidecar's. And a broker that can say that
+// nothing was made is 503, not 504.
+func TestCreateTopicWithoutTheStore(t *testing.T) {
+	c := newCluster(t)
+	u := bootstrapped(t, c)
+	for code, want := range map[int16]api.Code{
+		kerr.RequestTimedOut.Code:         api.CodeUnknownOutcome,
+		kerr.CoordinatorNotAvailable.Code: api.CodeStoreUnavailable,
+		kerr.KafkaStorageError.Code:       api.CodeBrokersUnavailable,
+	} {
+		c.ControlKey(int16(kmsg.CreateTopics), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+			resp := kreq.ResponseKind().(*kmsg.CreateTopicsResponse)
+			st := kmsg.NewCreateTopicsResponseTopic()
+			st.Topic, st.ErrorCode, st.ErrorMessage = "newt", code, kmsg.StringPtr(`Get "http://localhost:8500/v1/kv"`)
+			resp.Topics = append(resp.Topics, st)
+			return resp, nil, true
+		})
+		_, err := u.CreateTopic(context.Background(), "newt", api.TopicSpec{Replication: 1})
+		if codeOf(err) != want || want != api.CodeBrokersUnavailable && strings.Contains(err.Error(), "8500") {
+			t.Errorf("code %d: %v, want %s", code, err, want)
+		}
 	}
 }

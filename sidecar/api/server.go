@@ -49,6 +49,7 @@ type Topics interface {
 	CreateTopic(ctx context.Context, name string, spec api.TopicSpec) (upstream.Topic, error)
 	StartOffsets(ctx context.Context, topic string) (map[int32]int64, error)
 	EndOffsets(ctx context.Context, topic string) (map[int32]int64, error)
+	TopicConfigs(ctx context.Context, topic string) (upstream.Configs, error)
 	OffsetsAt(ctx context.Context, topic string, t time.Time) (map[int32]int64, error)
 	Peek(ctx context.Context, topic string, partition int32, offset int64, count, maxBytes int) ([]*kgo.Record, int64, int64, error)
 }

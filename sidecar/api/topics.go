@@ -1,10 +1,14 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -36,18 +40,20 @@ func (s *Server) getTopic(c *call) error {
 	if err != nil {
 		return err
 	}
-	starts, ends, err := s.bounds(c.args[0])
+	starts, ends, err := s.bounds(ctx, c.args[0])
 	if err != nil {
 		return err
 	}
-	return c.answer(fasthttp.StatusOK, describe(t, starts, ends))
+	out := describe(t, starts, ends)
+	if configs, err := s.opt.Topics.TopicConfigs(ctx, c.args[0]); err == nil { // brokers may keep them to themselves
+		out.Configs = configs.Set
+	}
+	return c.answer(fasthttp.StatusOK, out)
 }
 
 // bounds are the first offsets and the ends, without the partitions whose
 // leader is away.
-func (s *Server) bounds(topic string) (starts, ends map[int32]int64, err error) {
-	ctx, cancel := s.callContext()
-	defer cancel()
+func (s *Server) bounds(ctx context.Context, topic string) (starts, ends map[int32]int64, err error) {
 	var partial *upstream.PartialError
 	starts, err = s.opt.Topics.StartOffsets(ctx, topic)
 	if err != nil && !errors.As(err, &partial) {
@@ -96,22 +102,84 @@ func (s *Server) putTopic(c *call) error {
 	}
 	ctx, cancel := s.callContext()
 	defer cancel()
+	status := fasthttp.StatusCreated
 	t, err := s.opt.Topics.CreateTopic(ctx, c.args[0], spec)
-	if err == nil {
-		return c.answer(fasthttp.StatusCreated, describe(t, nil, nil))
+	if errors.Is(err, apiError(api.CodeTopicExists, "")) {
+		status = fasthttp.StatusOK
+		t, err = s.existing(ctx, c.args[0], spec)
 	}
-	if !errors.Is(err, apiError(api.CodeTopicExists, "")) || len(spec.Configs) > 0 {
+	if err != nil {
 		return err
 	}
-	if t, err = s.opt.Topics.Refresh(ctx, c.args[0]); err != nil {
-		return err
+	starts, ends := s.settledBounds(ctx, t)
+	out := describe(t, starts, ends)
+	if len(spec.Configs) > 0 {
+		out.Configs = spec.Configs
 	}
-	is := describe(t, nil, nil)
-	if spec.Partitions > 0 && int(spec.Partitions) != len(is.Partitions) ||
-		spec.Replication > 0 && int(spec.Replication) != is.Replication {
-		return apiError(api.CodeTopicExists, fmt.Sprintf("topic %s exists already with %d partitions and %d replicas", t.Name, len(is.Partitions), is.Replication))
+	return c.answer(status, out)
+}
+
+// existing is a topic that is there already; topic_exists says in what it
+// differs from the one asked for.
+func (s *Server) existing(ctx context.Context, name string, spec api.TopicSpec) (upstream.Topic, error) {
+	t, err := s.opt.Topics.Refresh(ctx, name)
+	if err != nil {
+		return t, err
 	}
-	return c.answer(fasthttp.StatusOK, is)
+	var configs upstream.Configs
+	if len(spec.Configs) > 0 {
+		if configs, err = s.opt.Topics.TopicConfigs(ctx, name); err != nil {
+			return t, err
+		}
+	}
+	if differs := differences(describe(t, nil, nil), configs.All, spec); len(differs) > 0 {
+		return t, apiError(api.CodeTopicExists, fmt.Sprintf("topic %s exists already with %s", name, strings.Join(differs, ", ")))
+	}
+	return t, nil
+}
+
+// differences are where a topic is not what was asked for, each in words. What
+// was not asked for does not matter. It is pure.
+func differences(is api.Topic, configs map[string]string, spec api.TopicSpec) (differs []string) {
+	if n := len(is.Partitions); spec.Partitions > 0 && int(spec.Partitions) != n {
+		differs = append(differs, fmt.Sprintf("%d partitions (%d were asked for)", n, spec.Partitions))
+	}
+	if spec.Replication > 0 && int(spec.Replication) != is.Replication {
+		differs = append(differs, fmt.Sprintf("%d replicas (%d were asked for)", is.Replication, spec.Replication))
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Configs)) {
+		switch have, told := configs[name]; {
+		case !told:
+			differs = append(differs, fmt.Sprintf("a %s that the brokers do not tell (%s was asked for)", name, spec.Configs[name]))
+		case have != spec.Configs[name]:
+			differs = append(differs, fmt.Sprintf("%s=%s (%s was asked for)", name, have, spec.Configs[name]))
+		}
+	}
+	return differs
+}
+
+// boundsWait is how long an answer to PUT waits for the offsets of a topic that
+// has just been made: leaders are announced a little before they serve.
+const boundsWait = 2 * time.Second
+
+// settledBounds are the topic's bounds, waited for a little.
+func (s *Server) settledBounds(ctx context.Context, t upstream.Topic) (starts, ends map[int32]int64) {
+	ctx, cancel := context.WithTimeout(ctx, boundsWait)
+	defer cancel()
+	for {
+		now, then, err := s.bounds(ctx, t.Name)
+		if err == nil {
+			starts, ends = now, then
+		}
+		if len(starts) >= len(t.Partitions) && len(ends) >= len(t.Partitions) {
+			return starts, ends
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return starts, ends
+		}
+	}
 }
 
 // Bounds of a peek.

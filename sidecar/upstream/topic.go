@@ -1,10 +1,8 @@
 package upstream
 
 import (
-	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -62,20 +60,4 @@ func (e *PartialError) Error() string {
 		fmt.Fprintf(&b, "partition %d: %v", id, e.Partitions[id])
 	}
 	return fmt.Sprintf("%d partitions of topic %s did not answer: %s", len(ids), e.Topic, b.String())
-}
-
-// MaxMessageBytes is the topic's max.message.bytes: the largest record batch
-// that its brokers take. False when they do not tell.
-func (u *Upstream) MaxMessageBytes(ctx context.Context, topic string) (int, bool) {
-	configs, err := u.admin.DescribeTopicConfigs(ctx, topic)
-	if err != nil || len(configs) != 1 || configs[0].Err != nil {
-		return 0, false
-	}
-	for _, c := range configs[0].Configs {
-		if c.Key == "max.message.bytes" && c.Value != nil {
-			n, err := strconv.Atoi(*c.Value)
-			return n, err == nil && n > 0
-		}
-	}
-	return 0, false
 }

@@ -20,7 +20,6 @@ import (
 var _ broker.Cluster = (*Agent)(nil)
 
 const (
-	idBlock      = 1000 // producer ids given out at a time
 	deletionWait = 5 * time.Second
 	// assignedMost is how many partitions can be created with an assignment:
 	// they are written in the commit that creates the topic.
@@ -215,40 +214,6 @@ func (a *Agent) CreatePartitions(ctx context.Context, name string, count int32) 
 		unsure = unsure || errors.Is(err, discovery.ErrUnknownOutcome)
 		if err := a.again(ctx, err); err != nil {
 			return err
-		}
-	}
-}
-
-// NextProducerIDs takes the next block of a thousand producer ids. Where the
-// store has no counter it starts at the clock (a block a millisecond since
-// 1970), so that a wiped store never gives an id twice: a log remembers the
-// sequence of a producer, and would take another's records for repetitions.
-func (a *Agent) NextProducerIDs(ctx context.Context) (first, count int64, err error) {
-	if f, _ := a.mirror.Latest(); f.Cluster == facts.Foreign {
-		return 0, 0, fmt.Errorf("%w: the store belongs to another cluster", broker.ErrUnavailable)
-	}
-	for {
-		e, err := a.get(ctx, discovery.KeyProducerIDs)
-		if err != nil {
-			return 0, 0, err
-		}
-		next := discovery.ProducerIDs{Next: time.Now().UnixMilli() * idBlock}
-		if e.Version != 0 {
-			if next, err = discovery.Decode[discovery.ProducerIDs](e); err != nil {
-				return 0, 0, fmt.Errorf("%w: key %s is not readable: %w", broker.ErrUnavailable, e.Key, err)
-			}
-		}
-		first = next.Next
-		next.Next, next.Writer = first+idBlock, discovery.NewNonce()
-		call, cancel := context.WithTimeout(ctx, a.cfg.StoreTimeout)
-		_, err = a.store.Commit(call, discovery.CAS(discovery.KeyProducerIDs, discovery.Encode(next), e.Version))
-		cancel()
-		if err == nil {
-			return first, idBlock, nil
-		}
-		// After an unknown outcome the block is left unused.
-		if err := a.again(ctx, err); err != nil {
-			return 0, 0, err
 		}
 	}
 }

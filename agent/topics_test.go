@@ -178,6 +178,35 @@ func TestABrokerThatCannotLead(t *testing.T) {
 	one.await("no alarm", func() bool { return len(one.Alarms()) == 0 })
 }
 
+// With the store away a broker that had no block of ids in hand refused every
+// new producer, so that a sidecar that restarted could write nothing.
+func TestProducerIDsWithoutTheStore(t *testing.T) {
+	c := newTestCluster(t)
+	one := c.started("one")[0]
+	c.store.SetDown(true)
+	given := map[int64]bool{}
+	for range 1000 {
+		ctx, cancel := shortly()
+		first, n, err := one.NextProducerIDs(ctx)
+		cancel()
+		if err != nil || n != drawn || first < drawnLow || first%drawn != 0 || given[first] {
+			t.Fatalf("got %d, %d, %v after %d others", first, n, err, len(given))
+		}
+		given[first] = true
+	}
+	c.store.SetDown(false)
+	ctx, cancel := shortly()
+	defer cancel()
+	if first, n, err := one.NextProducerIDs(ctx); err != nil || n != idBlock || first >= drawnLow {
+		t.Errorf("with the store back: %d, %d, %v", first, n, err)
+	}
+	for bits, want := range map[uint64]int64{0: 1 << 62, 1<<64 - 1: 1<<63 - 16, 1<<63 | 37: 1<<62 + 32} {
+		if got := drawProducerIDs(bits); got != want {
+			t.Errorf("the block of %#x begins at %d; want %d", bits, got, want)
+		}
+	}
+}
+
 func TestProducerIDsAreNeverGivenTwice(t *testing.T) {
 	c := newTestCluster(t)
 	hosts := c.started("one", "two")

@@ -268,6 +268,25 @@ func TestGroupsThroughKadm(t *testing.T) {
 	}
 }
 
+// Old clients join without having asked what is served: closing the connection would send them round for ever.
+func TestPitfallJoinGroupThatIsNotAdvertisedIsRefused(t *testing.T) {
+	w := start(t)
+	r := w.dial()
+	for version := int16(0); version <= 9; version++ {
+		req := kmsg.NewPtrJoinGroupRequest()
+		req.Version, req.Group, req.ProtocolType = version, "g", "consumer"
+		if code := ask[*kmsg.JoinGroupResponse](r, req).ErrorCode; code != kerr.InvalidRequest.Code {
+			t.Errorf("version %d: error code %d, want INVALID_REQUEST", version, code)
+		}
+	}
+	req := kmsg.NewPtrApiVersionsRequest()
+	for _, k := range ask[*kmsg.ApiVersionsResponse](r, req).ApiKeys {
+		if k.ApiKey == 11 {
+			t.Error("JoinGroup is advertised, so that new clients would not see at once that it is not served")
+		}
+	}
+}
+
 // A subscribe() finds a coordinator and then that nobody serves JoinGroup: it must say so at once, and not wait for ever.
 func TestSubscribeFailsFast(t *testing.T) {
 	w := start(t)

@@ -16,12 +16,15 @@ var apiVersionsAPI = api{
 	},
 }
 
-// apiVersions lists what the table holds.
+// apiVersions lists what the table holds and serves.
 func apiVersions(version, code int16) *kmsg.ApiVersionsResponse {
 	resp := kmsg.NewPtrApiVersionsResponse()
 	resp.Version = version
 	resp.ErrorCode = code
 	for _, key := range slices.Sorted(maps.Keys(apiTable)) {
+		if apiTable[key].hidden {
+			continue
+		}
 		k := kmsg.NewApiVersionsResponseApiKey()
 		k.ApiKey, k.MinVersion, k.MaxVersion = key, apiTable[key].min, apiTable[key].max
 		resp.ApiKeys = append(resp.ApiKeys, k)

@@ -23,7 +23,8 @@ const (
 type api struct {
 	key      int16
 	name     string
-	min, max int16 // advertised versions
+	min, max int16 // versions, which ApiVersions advertises
+	hidden   bool  // known only to be refused, and not advertised
 	kind     kind
 	flexible int16 // first version with tagged fields, filled in from kmsg
 	request  func() kmsg.Request
@@ -58,7 +59,7 @@ func init() {
 	for _, a := range []*api{
 		&produceAPI, &fetchAPI, &listOffsetsAPI, &metadataAPI, &findCoordinatorAPI, &apiVersionsAPI,
 		&createTopicsAPI, &deleteTopicsAPI, &initProducerIDAPI, &describeConfigsAPI, &createPartitionsAPI,
-		&offsetCommitAPI, &offsetFetchAPI, &describeGroupsAPI, &listGroupsAPI, &deleteGroupsAPI, &offsetDeleteAPI,
+		&offsetCommitAPI, &offsetFetchAPI, &joinGroupAPI, &describeGroupsAPI, &listGroupsAPI, &deleteGroupsAPI, &offsetDeleteAPI,
 		&deleteRecordsAPI, &offsetForLeaderEpochAPI, &alterConfigsAPI, &describeLogDirsAPI, &incrementalAlterConfigsAPI,
 		&describeClusterAPI,
 	} {

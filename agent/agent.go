@@ -32,7 +32,7 @@ type Agent struct {
 	store    discovery.Store
 	log      *zap.Logger
 	open     func(broker.Config, broker.Options) (host, error)
-	heldIn   func(dir string) ([]broker.Held, error)
+	heldIn   func() ([]broker.Held, error) // what the folder has, before the broker is opened
 	registry *prometheus.Registry
 	metrics  *metrics
 	alarms   *alarms
@@ -101,7 +101,9 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Agent, error) {
 	}
 	a.life, a.end = context.WithCancel(context.Background())
 	a.open = func(cfg broker.Config, opts broker.Options) (host, error) { return broker.Open(cfg, a, opts) }
-	a.heldIn = func(dir string) ([]broker.Held, error) { return broker.HeldIn(disk.OS, dir) }
+	a.heldIn = func() ([]broker.Held, error) {
+		return broker.HeldIn(disk.OS, append([]string{cfg.DataDir}, cfg.Broker.LogDirs...)...)
+	}
 	a.rebuilds <- struct{}{}
 	a.identityTurn <- struct{}{}
 	a.alarms = newAlarms(log, a.metrics.alarms)

@@ -247,9 +247,9 @@ func (h *storageHost) start(c *testCluster) {
 		return fake, nil
 	}
 	heldIn := a.heldIn
-	a.heldIn = func(dir string) ([]broker.Held, error) {
+	a.heldIn = func() ([]broker.Held, error) {
 		if h.real {
-			return heldIn(dir)
+			return heldIn()
 		}
 		return fake.Held(), nil
 	}

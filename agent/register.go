@@ -196,7 +196,7 @@ func (r *registrar) claim(ctx context.Context, s discovery.Session) error {
 // would leave them placed on a broker that there is no more, and a copied folder
 // of a live broker would join as another.
 func (r *registrar) refuseNameless(ctx context.Context) error {
-	held, err := r.a.heldIn(r.a.cfg.DataDir)
+	held, err := r.a.heldIn()
 	if err != nil {
 		return fmt.Errorf("%w: start it with its id (--id): %w", errNoID, err)
 	}

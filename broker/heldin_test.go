@@ -18,7 +18,7 @@ func TestHeldInReadsWhatTheBrokerHolds(t *testing.T) {
 	w.close()
 	_ = os.Mkdir(filepath.Join(w.cfg.DataDir, "x-0.0190c5f2-8f5e-7d3a-9c41-2b6f0e7a1d58-delete"), 0o755)
 	_ = os.Mkdir(filepath.Join(w.cfg.DataDir, "something"), 0o755)
-	h, err := broker.HeldIn(disk.OS, w.cfg.DataDir)
+	h, err := broker.HeldIn(disk.OS, t.TempDir(), w.cfg.DataDir)
 	if err != nil || len(h) != 2 || h[0].ID != id || h[0].Topic != "t" || h[0].Partition+h[1].Partition != 1 || h[0].Count != 2 {
 		t.Errorf("held: %+v, %v", h, err)
 	}

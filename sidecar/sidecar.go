@@ -160,7 +160,7 @@ func (s *Sidecar) open(bound string) (err error) {
 		Publisher: s.publisher, Consumer: s.consumer, Topics: s.up,
 		Ready: s.causes, Status: s.status, Drain: func() { close(s.drain) },
 		Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
-		MaxRequestSize: s.cfg.MaxRequestBytes, MaxTimeout: s.cfg.Publish.MaxTimeout,
+		MaxRequestSize: s.cfg.MaxRequestBytes, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,
 		Logger: s.log.Named("http"), Gatherer: s.registry, Registry: s.registry,
 	})
 	if err != nil {

@@ -17,34 +17,89 @@ import (
 	"sidestream/sidecar/publish"
 )
 
-// element is a message of a batch with its line, or its place in the array.
-type element struct {
-	publish.Message
-	line int
+// batch is the messages of a batch, each with its line or its place in the
+// array.
+type batch struct {
+	messages []publish.Message
+	lines    []int
 }
 
-// readBatch reads a whole batch: with lines each line that is not empty is a
-// message to the letter; else a JSON array, or one JSON object a line, of
-// api.Record. It is pure. Errors are bad_record with the line, or bad_request
-// when there is nothing.
-func readBatch(body []byte, lines bool) ([]element, error) {
-	var out []element
-	var err error
+func newBatch(size int) batch {
+	return batch{make([]publish.Message, 0, size), make([]int, 0, size)}
+}
+
+func (b *batch) add(line int, m publish.Message) {
+	b.messages, b.lines = append(b.messages, m), append(b.lines, line)
+}
+
+// readBatch reads a whole batch of at most so many messages: with lines each
+// line that is not empty is a message to the letter; else a JSON array, or one
+// JSON object a line, of api.Record. It is pure. Errors are bad_record with the
+// line, request_too_large with the number of messages, which are counted before
+// they take memory, or bad_request when there is nothing.
+func readBatch(body []byte, lines bool, most int) (batch, error) {
+	var read func([]byte, batch) (batch, error)
+	var size int
 	switch trimmed := bytes.TrimLeft(body, " \t\r\n"); {
 	case lines:
-		out = rawLines(body)
+		size, read = countLines(body, false), rawLines
 	case len(trimmed) > 0 && trimmed[0] == '[':
-		out, err = readArray(trimmed)
+		body = trimmed
+		size, read = countElements(body), readArray
 	default:
-		out, err = readLines(body)
+		size, read = countLines(body, true), readLines
 	}
+	if size > most {
+		return batch{}, publish.TooMany(size, most)
+	}
+	b, err := read(body, newBatch(size))
 	if err != nil {
-		return nil, err
+		return batch{}, err
 	}
-	if len(out) == 0 {
-		return nil, apiError(api.CodeBadRequest, "the batch is empty: send one JSON object a line, a JSON array, or raw lines with ?lines=1")
+	if len(b.messages) == 0 {
+		return batch{}, apiError(api.CodeBadRequest, "the batch is empty: send one JSON object a line, a JSON array, or raw lines with ?lines=1")
 	}
-	return out, nil
+	return b, nil
+}
+
+// countLines counts the lines that are not empty, or with blank those that are
+// not blank.
+func countLines(body []byte, blank bool) (n int) {
+	_ = eachLine(body, func(_ int, b []byte) error { // f never fails
+		if !blank || len(bytes.TrimSpace(b)) > 0 {
+			n++
+		}
+		return nil
+	})
+	return n
+}
+
+// countElements counts the elements of a JSON array; of what is none it makes
+// something up.
+func countElements(b []byte) int {
+	depth, commas, quoted, some := 0, 0, false, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted, some = !quoted, true
+		case quoted || c == ' ' || c == '\t' || c == '\r' || c == '\n':
+		case c == '[' || c == '{':
+			some = some || depth > 0
+			depth++
+		case c == ']' || c == '}':
+			depth--
+		case c == ',' && depth == 1:
+			commas++
+		default:
+			some = true
+		}
+	}
+	if commas == 0 && !some {
+		return 0
+	}
+	return commas + 1
 }
 
 // eachLine calls f with every line that holds more than its end. A carriage
@@ -67,17 +122,15 @@ func eachLine(body []byte, f func(line int, b []byte) error) error {
 	return nil
 }
 
-func rawLines(body []byte) []element {
-	out := make([]element, 0, bytes.Count(body, []byte{'\n'})+1)
-	_ = eachLine(body, func(n int, b []byte) error { // f never fails
-		out = append(out, element{publish.Message{Value: b}, n})
+func rawLines(body []byte, out batch) (batch, error) {
+	err := eachLine(body, func(n int, b []byte) error {
+		out.add(n, publish.Message{Value: b})
 		return nil
 	})
-	return out
+	return out, err
 }
 
-func readLines(body []byte) ([]element, error) {
-	var out []element
+func readLines(body []byte, out batch) (batch, error) {
 	err := eachLine(body, func(n int, b []byte) error {
 		if b = bytes.TrimSpace(b); len(b) == 0 {
 			return nil
@@ -86,35 +139,34 @@ func readLines(body []byte) ([]element, error) {
 		if err != nil {
 			return badRecord(n, err.Error())
 		}
-		out = append(out, element{m, n})
+		out.add(n, m)
 		return nil
 	})
 	return out, err
 }
 
-func readArray(body []byte) ([]element, error) {
+func readArray(body []byte, out batch) (batch, error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	if _, err := d.Token(); err != nil {
-		return nil, badRecord(1, jsonWords(err))
+		return out, badRecord(1, jsonWords(err))
 	}
-	var out []element
 	for d.More() {
-		n := len(out) + 1
+		n := len(out.lines) + 1
 		var raw json.RawMessage
 		if err := d.Decode(&raw); err != nil {
-			return nil, badRecord(n, "element of the array: "+jsonWords(err))
+			return out, badRecord(n, "element of the array: "+jsonWords(err))
 		}
 		m, err := readRecord(raw)
 		if err != nil {
-			return nil, badRecord(n, "element of the array: "+err.Error())
+			return out, badRecord(n, "element of the array: "+err.Error())
 		}
-		out = append(out, element{m, n})
+		out.add(n, m)
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, badRecord(len(out)+1, "the array does not end: "+jsonWords(err))
+		return out, badRecord(len(out.lines)+1, "the array does not end: "+jsonWords(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, badRecord(len(out)+1, "there is more after the end of the array")
+		return out, badRecord(len(out.lines)+1, "there is more after the end of the array")
 	}
 	return out, nil
 }
@@ -233,7 +285,8 @@ func hasLoneSurrogate(text []byte, m publish.Message) bool {
 // keyByField gives each message without a key the key found in its value, a
 // JSON object: the top-level field of that name, or what the JSON pointer
 // (RFC 6901) names. A string's bytes or other JSON to the letter.
-func keyByField(ms []element, field string) error {
+func keyByField(b batch, field string) error {
+	ms := b.messages
 	path := []string{field}
 	if strings.HasPrefix(field, "/") {
 		path = strings.Split(field[1:], "/")
@@ -247,10 +300,10 @@ func keyByField(ms []element, field string) error {
 		}
 		raw, err := lookUp(ms[i].Value, path)
 		if err != nil {
-			return badRecord(ms[i].line, fmt.Sprintf("key_field %s: %v", field, err))
+			return badRecord(b.lines[i], fmt.Sprintf("key_field %s: %v", field, err))
 		}
 		if ms[i].Key, err = textOf(raw); err != nil {
-			return badRecord(ms[i].line, fmt.Sprintf("key_field %s: %v", field, err))
+			return badRecord(b.lines[i], fmt.Sprintf("key_field %s: %v", field, err))
 		}
 	}
 	return nil

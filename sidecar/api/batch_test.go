@@ -1,12 +1,14 @@
 package api
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/publish"
 )
 
 func TestReadBatch(t *testing.T) {
@@ -27,13 +29,13 @@ func TestReadBatch(t *testing.T) {
 		"the replacement character": {`{"value":"\ufffd` + "\ufffd" + `"}`, false, []string{"-=\ufffd\ufffd"}},
 		"raw lines":                 {"a\n\n\xff\x00\r\n{\"x\":1}", true, []string{"-=a", "-=\xff\x00\r", `-={"x":1}`}},
 	} {
-		got, err := readBatch([]byte(c.body), c.lines)
+		got, err := readBatch([]byte(c.body), c.lines, 1000)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		var have []string
-		for _, e := range got {
+		for _, e := range got.messages {
 			have = append(have, orDash(e.Key)+"="+orDash(e.Value))
 		}
 		if fmt.Sprint(have) != fmt.Sprint(c.want) {
@@ -72,7 +74,7 @@ func TestBadLines(t *testing.T) {
 		"more after the array":    {`[{"value":1}] {}`, 2, "after the end"},
 		"array with a lost comma": {`[{"value":1} {"value":2}]`, 2, "array"},
 	} {
-		_, err := readBatch([]byte(c.body), false)
+		_, err := readBatch([]byte(c.body), false, 1000)
 		var e *api.Error
 		if !errors.As(err, &e) || e.Code != api.CodeBadRecord {
 			t.Errorf("%s: %v", name, err)
@@ -82,8 +84,39 @@ func TestBadLines(t *testing.T) {
 			t.Errorf("%s: line %d, %q; want line %d and %q", name, e.Line, e.Message, c.line, c.says)
 		}
 	}
-	if _, err := readBatch([]byte(" \n"), false); err == nil || asError(err).Code != api.CodeBadRequest {
+	if _, err := readBatch([]byte(" \n"), false, 1000); err == nil || asError(err).Code != api.CodeBadRequest {
 		t.Errorf("an empty batch: %v", err)
+	}
+}
+
+// 16 MB of two-byte lines became eight million messages, 5.7 GB of memory and an
+// answer of 1.3 GB, a minute and a half after the request's time was over. They
+// are counted first, and the error says both numbers.
+func TestTooManyMessages(t *testing.T) {
+	for name, c := range map[string]struct {
+		body  string
+		lines bool
+	}{
+		"lines":     {"a\n\nb\nc\nd", true},
+		"ndjson":    {"{}\n \n{}\r\n{}\n{}\n", false},
+		"array":     {` [ {"value":"],[\"," } , {"value":[1,2]},{}, {}]`, false},
+		"no record": {`[1,2,3,4]`, false}, // the count comes first
+	} {
+		_, err := readBatch([]byte(c.body), c.lines, 3)
+		if err == nil || asError(err).Code != api.CodeRequestTooLarge || !strings.Contains(err.Error(), "4 messages: at most 3") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := readBatch([]byte(c.body), c.lines, 4); name != "no record" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	most := testing.AllocsPerRun(1, func() {
+		if _, err := readBatch(bytes.Repeat([]byte("a\n"), 1<<20), true, 100_000); err == nil {
+			t.Error("taken")
+		}
+	})
+	if most > 100 {
+		t.Errorf("%v allocations for what is refused", most)
 	}
 }
 
@@ -104,20 +137,16 @@ func TestKeyByField(t *testing.T) {
 		{"visitor", ``, "", "not a JSON object"},
 		{"visitor", "{\"visitor\":\"\xff\"}", "", "UTF-8"},
 	} {
-		ms := rawLines([]byte("{}\n" + c.value))
-		if c.value == "" {
-			ms = make([]element, 2)
-			ms[1].line = 2
-		}
-		err := keyByField(ms[1:], c.field)
+		ms := batch{[]publish.Message{{Value: []byte(c.value)}}, []int{2}}
+		err := keyByField(ms, c.field)
 		if c.fails != "" {
 			if err == nil || asError(err).Line != 2 || !strings.Contains(err.Error(), c.fails) {
 				t.Errorf("%s of %s: %v, want line 2 and %q", c.field, c.value, err, c.fails)
 			}
 			continue
 		}
-		if err != nil || string(ms[1].Key) != c.key {
-			t.Errorf("%s of %s: %q, %v, want %q", c.field, c.value, ms[1].Key, err, c.key)
+		if err != nil || string(ms.messages[0].Key) != c.key {
+			t.Errorf("%s of %s: %q, %v, want %q", c.field, c.value, ms.messages[0].Key, err, c.key)
 		}
 	}
 }
@@ -127,9 +156,18 @@ func FuzzReadBatch(f *testing.F) {
 	f.Add([]byte("[{}]"), false)
 	f.Add([]byte("a\nb"), true)
 	f.Fuzz(func(t *testing.T, body []byte, lines bool) {
-		out, err := readBatch(body, lines)
-		if (err == nil) != (len(out) > 0) {
-			t.Errorf("%d messages and %v", len(out), err)
+		out, err := readBatch(body, lines, 1000)
+		if (err == nil) != (len(out.messages) > 0) {
+			t.Errorf("%d messages and %v", len(out.messages), err)
+		}
+		// They are counted before they are read, and no fewer are read.
+		if len(out.messages) > 0 {
+			if _, err := readBatch(body, lines, len(out.messages)); err != nil {
+				t.Errorf("%d messages are not %v", len(out.messages), err)
+			}
+			if _, err := readBatch(body, lines, len(out.messages)-1); err == nil || asError(err).Code != api.CodeRequestTooLarge {
+				t.Errorf("%d messages, and one fewer allowed: %v", len(out.messages), err)
+			}
 		}
 	})
 }

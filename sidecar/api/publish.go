@@ -16,7 +16,7 @@ import (
 
 // publishOptionsOf reads the options that both forms of publishing take.
 func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
-	var o publish.Options
+	o := publish.Options{Begun: c.Time()}
 	switch ack, ok := c.option("ack"); {
 	case !ok, ack == "all":
 		o.Ack = publish.AckAll
@@ -34,11 +34,14 @@ func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 	if o.Timeout, err = c.duration("timeout", s.opt.MaxTimeout); err != nil {
 		return o, err
 	}
-	if _, given := c.option("timeout"); given && o.Timeout == 0 {
-		return o, bad("timeout", "0", "a positive duration up to "+s.opt.MaxTimeout.String())
+	if t, given := c.option("timeout"); given && o.Timeout < minTimeout {
+		return o, bad("timeout", t, "a duration from "+minTimeout.String()+" to "+s.opt.MaxTimeout.String())
 	}
 	return o, nil
 }
+
+// minTimeout is the shortest ?timeout: within less nothing can be sent.
+const minTimeout = time.Millisecond
 
 // publish is POST /topics/T: the body is the message, whatever its type.
 func (s *Server) publish(c *call) error {
@@ -107,23 +110,19 @@ func (s *Server) publishBatch(c *call) error {
 	if byField && field == "" {
 		return bad("key_field", field, "the name of a field such as visitor, or a JSON pointer such as /user/id")
 	}
-	ms, err := readBatch(c.PostBody(), lines)
+	b, err := readBatch(c.PostBody(), lines, s.opt.MaxBatch)
 	if err != nil {
 		return err
 	}
 	if byField {
-		if err := keyByField(ms, field); err != nil {
+		if err := keyByField(b, field); err != nil {
 			return err
 		}
 	}
-	plain := make([]publish.Message, len(ms))
-	for i := range ms {
-		plain[i] = ms[i].Message
-	}
-	results, err := s.opt.Publisher.PublishBatch(s.requestContext(), c.args[0], plain, o)
+	results, err := s.opt.Publisher.PublishBatch(s.requestContext(), c.args[0], b.messages, o)
 	if err != nil {
-		if e := asError(err); e.Line > 0 && e.Line <= len(ms) {
-			e.Line = ms[e.Line-1].line // it counted messages
+		if e := asError(err); e.Line > 0 && e.Line <= len(b.lines) {
+			e.Line = b.lines[e.Line-1] // it counted messages
 		}
 		return err
 	}

@@ -67,6 +67,7 @@ type Options struct {
 	Listen         string // as configured, for the Host check
 	AllowedHosts   []string
 	MaxRequestSize int           // bytes of a request's body
+	MaxBatch       int           // messages of a batch
 	MaxTimeout     time.Duration // longest ?timeout
 	ReadTimeout    time.Duration // for one request to arrive; 0: 1 minute
 	IdleTimeout    time.Duration // for a connection without request; 0: 5 minutes

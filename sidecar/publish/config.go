@@ -14,6 +14,7 @@ type Config struct {
 	Timeout         time.Duration `yaml:"timeout" help:"How long a publish waits for the brokers before it answers 504, unless the request says ?timeout; 10ms to max_timeout."`
 	MaxTimeout      time.Duration `yaml:"max_timeout" help:"Longest ?timeout that a request may ask for, up to 10m."`
 	MaxMessageBytes int           `yaml:"max_message_bytes" help:"Largest message in bytes, with its key and headers; 1 to 1 GiB. Brokers have a limit of their own (max.message.bytes)."`
+	BatchRecords    int           `yaml:"batch_records" help:"Most messages in one request of the batch API, 1 to 10000000; more are answered 413. Each costs some hundred bytes of memory beside its own."`
 	BatchBytes      int           `yaml:"batch_bytes" help:"Largest record batch in bytes sent to a partition; at most the brokers' max.message.bytes, whose default it is."`
 	BufferBytes     int64         `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
 	BufferRecords   int64         `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
@@ -36,6 +37,7 @@ func DefaultConfig() Config {
 		Timeout:         10 * time.Second,
 		MaxTimeout:      5 * time.Minute,
 		MaxMessageBytes: 1 << 20,
+		BatchRecords:    100_000,
 		BatchBytes:      1048588, // Kafka's default of message.max.bytes: 1 MiB and a log header
 		BufferBytes:     64 << 20,
 		BufferRecords:   100_000,
@@ -55,6 +57,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxMessageBytes < 1 || c.MaxMessageBytes > 1<<30 {
 		return fmt.Errorf("max_message_bytes: got %d: use 1 to %d", c.MaxMessageBytes, 1<<30)
+	}
+	if c.BatchRecords < 1 || c.BatchRecords > 10_000_000 {
+		return fmt.Errorf("batch_records: got %d: use 1 to 10000000", c.BatchRecords)
 	}
 	if c.BatchBytes < 1024 || c.BatchBytes > 1<<30 {
 		return fmt.Errorf("batch_bytes: got %d: use 1024 to %d", c.BatchBytes, 1<<30)

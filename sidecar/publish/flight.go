@@ -16,7 +16,7 @@ type flight struct {
 	// while the waiter may give up and read.
 	mu      sync.Mutex
 	results []api.BatchResult
-	errs    []error // as outcome gives them; nil for what is written
+	errs    []error // ours, or the client's own; nil for what is written
 	landed  []bool
 	left    int
 }

@@ -33,6 +33,12 @@ func tooLarge(size, limit int) *api.Error {
 		fmt.Sprintf("the message has %d bytes with its key and headers: at most %d are allowed (publish.max_message_bytes)", size, limit))
 }
 
+// TooMany refuses a batch for its number of messages and names both numbers.
+func TooMany(count, limit int) *api.Error {
+	return api.NewError(api.CodeRequestTooLarge,
+		fmt.Sprintf("the batch has %d messages: at most %d are allowed (publish.batch_records); nothing was sent", count, limit))
+}
+
 // records copies messages into records of a topic, their bytes into one block.
 // Strings of the headers are copied too, since they may lie in a reused buffer.
 func records(topic string, ms []Message, now time.Time) []kgo.Record {

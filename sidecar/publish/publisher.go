@@ -30,6 +30,7 @@ func (a Ack) String() string { return [...]string{"all", "leader"}[a] }
 type Options struct {
 	Ack     Ack
 	Timeout time.Duration // how long to wait for the fate; 0: the configured one
+	Begun   time.Time     // since when; zero: the call
 }
 
 // Deps are what a Publisher works with beside its Config. Zero fields are

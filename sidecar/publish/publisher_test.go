@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -443,5 +444,61 @@ func TestBatchesFitTheTopic(t *testing.T) {
 	}
 	if _, err := r.Publish(context.Background(), "small", Message{Value: make([]byte, 3000)}, Options{}); codeOf(err) != api.CodeMessageTooLarge {
 		t.Errorf("one that is too large by itself: %v", err)
+	}
+}
+
+// A batch of millions ran on long after its time was over, with an error object
+// for each message.
+func TestBatchIsBounded(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.BatchRecords = 3 })
+	_, err := r.PublishBatch(t.Context(), "one", make([]Message, 4), Options{})
+	if codeOf(err) != api.CodeRequestTooLarge || !strings.Contains(err.Error(), "4 messages: at most 3") {
+		t.Errorf("got %v", err)
+	}
+	if results, err := r.PublishBatch(t.Context(), "one", make([]Message, 3), Options{}); err != nil || results[2].Error != nil {
+		t.Errorf("got %v, %v", results, err)
+	}
+}
+
+// The time counts from the request's arrival. What was not sent before it was
+// over was answered with "too many messages are on their way", which was not so.
+func TestTimeThatIsOver(t *testing.T) {
+	r := newRig(t, nil)
+	_, err := r.Publish(t.Context(), "one", Message{Value: []byte("a")}, Options{Timeout: time.Second, Begun: time.Now().Add(-2 * time.Second)})
+	if codeOf(err) != api.CodeBrokersUnavailable || !strings.Contains(err.Error(), "timeout 1s") {
+		t.Errorf("got %v", err)
+	}
+	if n := len(r.read(t, "one")); n != 0 {
+		t.Errorf("%d messages are written", n)
+	}
+}
+
+// Room for one message and brokers that do not answer: the first is under way
+// and unknown, all others certainly not sent, and they share one error.
+func TestNoRoomForTheRestOfABatch(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.BufferRecords = 1 })
+	if _, err := r.Publish(t.Context(), "one", Message{}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	hold := make(chan struct{})
+	defer close(hold)
+	r.cluster.ControlKey(kmsg.Produce.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.SleepControl(func() { <-hold })
+		return nil, nil, false
+	})
+	results, err := r.PublishBatch(t.Context(), "one", make([]Message, 100), Options{Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if results[0].Error == nil || results[0].Error.Code != api.CodeUnknownOutcome {
+		t.Errorf("the first: %v", results[0].Error)
+	}
+	if e := results[1].Error; e == nil || e.Code != api.CodeBrokersUnavailable || !strings.Contains(e.Message, "too many messages") {
+		t.Errorf("the second: %v", e)
+	}
+	for i, x := range results[2:] {
+		if x.Error != results[2].Error || x.Error.Code != api.CodeBrokersUnavailable || !strings.Contains(x.Error.Message, "was over") {
+			t.Errorf("%d: %v", i+2, x.Error)
+		}
 	}
 }

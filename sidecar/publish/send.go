@@ -17,7 +17,7 @@ import (
 // an *api.Error: brokers_unavailable says that it certainly is not written,
 // unknown_outcome that it may be.
 func (p *Publisher) Publish(ctx context.Context, topic string, m Message, o Options) (api.Published, error) {
-	results, ts, err := p.publish(ctx, topic, []Message{m}, o)
+	results, ts, err := p.publish(ctx, topic, []Message{m}, o, false)
 	if err != nil {
 		return api.Published{}, err
 	}
@@ -29,21 +29,28 @@ func (p *Publisher) Publish(ctx context.Context, topic string, m Message, o Opti
 
 // PublishBatch brings messages to a topic and waits for the fate of each, in
 // the order given. The error (an *api.Error) is of the batch as a whole:
-// nothing of it was sent.
+// nothing of it was sent. Its Line, if any, counts messages.
 func (p *Publisher) PublishBatch(ctx context.Context, topic string, ms []Message, o Options) ([]api.BatchResult, error) {
-	results, _, err := p.publish(ctx, topic, ms, o)
+	if len(ms) > p.cfg.BatchRecords {
+		return nil, TooMany(len(ms), p.cfg.BatchRecords)
+	}
+	results, _, err := p.publish(ctx, topic, ms, o, true)
 	return results, err
 }
 
-func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o Options) ([]api.BatchResult, []kgo.Record, error) {
+func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o Options, batch bool) ([]api.BatchResult, []kgo.Record, error) {
 	begun := time.Now()
 	if o.Timeout == 0 {
 		o.Timeout = p.cfg.Timeout
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, p.cfg.MaxTimeout))
+	o.Timeout = min(o.Timeout, p.cfg.MaxTimeout)
+	if o.Begun.IsZero() {
+		o.Begun = begun
+	}
+	ctx, cancel := context.WithDeadline(ctx, o.Begun.Add(o.Timeout))
 	defer cancel()
 
-	results, recs, err := p.trySend(ctx, topic, ms, o, begun)
+	results, recs, err := p.trySend(ctx, topic, ms, o, begun, batch)
 	p.metrics.seconds.WithLabelValues(o.Ack.String()).Observe(time.Since(begun).Seconds())
 	if err != nil {
 		var ae *api.Error
@@ -67,19 +74,22 @@ func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o O
 	return results, recs, nil
 }
 
-func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o Options, now time.Time) ([]api.BatchResult, []kgo.Record, error) {
+func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o Options, now time.Time, batch bool) ([]api.BatchResult, []kgo.Record, error) {
 	if p.isClosed() {
 		return nil, nil, api.NewError(api.CodeDraining, "this sidecar is stopping and takes no more messages")
 	}
 	for i, m := range ms {
 		if n := m.size(); n > p.cfg.MaxMessageBytes {
 			e := tooLarge(n, p.cfg.MaxMessageBytes)
-			if len(ms) > 1 {
+			if batch {
 				e.Message = fmt.Sprintf("message %d of the batch: %s; nothing was sent", i+1, e.Message)
 				e.Line = i + 1
 			}
 			return nil, nil, e
 		}
+	}
+	if ctx.Err() != nil {
+		return nil, nil, late(o.Timeout)
 	}
 	t, err := p.topic(ctx, topic)
 	if err != nil {
@@ -97,11 +107,11 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 		which[i] = i
 	}
 	for len(which) > 0 {
-		p.enter(ctx, t, s, ms, recs, which, o.Ack, f)
+		p.enter(ctx, t, s, ms, recs, which, o, f)
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return p.settle(t, f), recs, nil
+			return p.settle(t, f, o.Ack), recs, nil
 		}
 		if which = f.again(errNotKnownYet); len(which) > 0 {
 			p.clients[o.Ack].ForceMetadataRefresh()
@@ -109,18 +119,21 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 			case <-time.After(50 * time.Millisecond):
 			case <-ctx.Done():
 				for _, i := range which {
-					f.land(i, 0, -1, away("the partition is so new that it is not known here yet; nothing was sent"))
+					f.land(i, 0, -1, errNotKnownYet)
 				}
-				return p.settle(t, f), recs, nil
+				return p.settle(t, f, o.Ack), recs, nil
 			}
 		}
 	}
-	return p.settle(t, f), recs, nil
+	return p.settle(t, f, o.Ack), recs, nil
 }
 
 // errNotKnownYet is the end of a record whose partition the client has not
 // heard of: it was not sent, and is tried again.
 var errNotKnownYet = errors.New("the partition is not known to the client yet")
+
+// errNoRoom is the end of a record that found no room in time.
+var errNoRoom = errors.New("no room for more messages on their way")
 
 func (p *Publisher) isClosed() bool {
 	p.mu.Lock()
@@ -172,10 +185,18 @@ func (p *Publisher) state(t upstream.Topic) *topicState {
 }
 
 // enter hands the records to the client, each to its partition, in order. What
-// finds no leader or no room until ctx ends lands at once: it never entered.
-func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, ms []Message, recs []kgo.Record, which []int, ack Ack, f *flight) {
-	cl := p.clients[ack]
-	for _, i := range which {
+// finds no leader or no room until ctx ends lands at once: it never entered. Errors
+// are shared: a batch may have many messages.
+func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, ms []Message, recs []kgo.Record, which []int, o Options, f *flight) {
+	cl := p.clients[o.Ack]
+	for k, i := range which {
+		if ctx.Err() != nil {
+			over := late(o.Timeout)
+			for _, i := range which[k:] {
+				f.land(i, 0, -1, over)
+			}
+			return
+		}
 		now := time.Now()
 		s.mu.Lock()
 		partition, r, refused := choose(t, ms[i], s.run, now)
@@ -187,7 +208,7 @@ func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, 
 		}
 		size := int64(max(1, ms[i].size()))
 		if !p.room(ctx, size) {
-			f.land(i, partition, -1, away("too many messages are on their way to the brokers; this one was not sent"))
+			f.land(i, partition, -1, errNoRoom)
 			continue
 		}
 		recs[i].Partition = partition
@@ -199,7 +220,7 @@ func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, 
 				f.land(i, partition, -1, errNotKnownYet)
 				return
 			}
-			f.land(i, partition, rec.Offset, outcome(err, t.Name, ack == AckLeader))
+			f.land(i, partition, rec.Offset, err)
 		})
 	}
 }
@@ -216,32 +237,55 @@ func (p *Publisher) room(ctx context.Context, size int64) bool {
 	return true
 }
 
-// settle is what the caller is told, now.
-func (p *Publisher) settle(t upstream.Topic, f *flight) []api.BatchResult {
+// settle is what the caller is told, now. Messages with the same fate share
+// their error.
+func (p *Publisher) settle(t upstream.Topic, f *flight, ack Ack) []api.BatchResult {
 	results, errs, landed := f.fates()
-	var gone *api.Error // asked once for all
+	unheard := unknown(t.Name, "no answer from the brokers in time; it may still be written")
+	told := map[string]*api.Error{} // by the text of the client's error
 	for i := range results {
-		switch err := errs[i]; {
-		case !landed[i]:
-			results[i].Offset = -1
-			results[i].Error = unknown(t.Name, "no answer from the brokers in time; it may still be written")
-		case err == nil:
-		case errors.Is(err, errNotKnownYet):
-			results[i].Error = away("the partition is so new that it is not known here yet; nothing was sent")
-		case errors.Is(err, errGone):
-			if gone == nil {
-				gone = p.gone(t)
-			}
-			results[i].Error = gone
-		default:
-			var ae *api.Error
-			if !errors.As(err, &ae) {
-				ae = unknown(t.Name, err.Error())
-			}
-			results[i].Error = ae
+		if !landed[i] {
+			results[i].Offset, results[i].Error = -1, unheard
+			continue
 		}
+		err := errs[i]
+		if err == nil {
+			continue
+		}
+		var ae *api.Error
+		if !errors.As(err, &ae) {
+			if ae = told[err.Error()]; ae == nil {
+				ae = p.tell(err, t, ack)
+				told[err.Error()] = ae
+			}
+		}
+		results[i].Error = ae
 	}
 	return results
+}
+
+// tell is what an error means to the caller of a message.
+func (p *Publisher) tell(err error, t upstream.Topic, ack Ack) *api.Error {
+	switch {
+	case errors.Is(err, errNotKnownYet):
+		return away("the partition is so new that it is not known here yet; nothing was sent")
+	case errors.Is(err, errNoRoom):
+		return away("too many messages are on their way to the brokers; this one was not sent")
+	}
+	err = outcome(err, t.Name, ack == AckLeader)
+	if errors.Is(err, errGone) {
+		return p.gone(t)
+	}
+	var ae *api.Error
+	if !errors.As(err, &ae) {
+		return unknown(t.Name, err.Error())
+	}
+	return ae
+}
+
+// late is the error of what was not sent before its time was over.
+func late(timeout time.Duration) *api.Error {
+	return away(fmt.Sprintf("the time (timeout %s) was over before the message could be sent; it was not sent", timeout))
 }
 
 // gone is the error of a message whose broker does not know the topic: 404 if

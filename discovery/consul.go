@@ -2,7 +2,11 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -23,7 +27,7 @@ type ConsulConfig struct {
 	TLS        ConsulTLS `yaml:"tls" help:"TLS towards Consul, used with an https:// address."`
 
 	Cluster         string        `yaml:"cluster" help:"Name of the Sidestream cluster: keys live under sidestream/<cluster>/ (default main), so that one Consul can hold several."`
-	SessionTTL      time.Duration `yaml:"session_ttl" help:"TTL of sessions, 10s to 24h (default 10s, Consul's own minimum; its session_ttl_min lowers that). A crashed process holds its locks for twice this."`
+	SessionTTL      time.Duration `yaml:"session_ttl" help:"TTL of sessions, 10s to 24h (default 10s, Consul's own minimum; down to 1s where its session_ttl_min is lowered). A crashed process holds its locks for twice this."`
 	CheckTTL        time.Duration `yaml:"check_ttl" help:"TTL of the service's health check, at least 1s (default 3s); it is beaten three times as often. Suspicion of a dead process begins after it."`
 	DeregisterAfter time.Duration `yaml:"deregister_after" help:"How long a critical service stays listed before Consul forgets it, at least 1m (default 30m), so that an operator sees it a while."`
 }
@@ -53,17 +57,70 @@ func (c ConsulConfig) Validate() error {
 	if err := CheckName("cluster", c.Cluster); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
+	if err := checkConsulAddress(c.Address); err != nil {
+		return fmt.Errorf("address: got %q: %w: use host:port, http://host:port, https://host:port or unix:///path", c.Address, err)
+	}
+	for _, f := range []struct{ key, path string }{
+		{"token_file", c.TokenFile}, {"tls.ca_file", c.TLS.CAFile}, {"tls.ca_path", c.TLS.CAPath},
+		{"tls.cert_file", c.TLS.CertFile}, {"tls.key_file", c.TLS.KeyFile},
+	} {
+		if err := checkReadable(f.path); err != nil {
+			return fmt.Errorf("%s: %w: name one that this user can read", f.key, err)
+		}
+	}
 	switch {
-	case c.SessionTTL <= 0 || c.SessionTTL > 24*time.Hour:
-		return fmt.Errorf("session_ttl: got %q: use 10s to 24h, such as 10s", c.SessionTTL)
+	case c.SessionTTL < time.Second || c.SessionTTL > 24*time.Hour:
+		return fmt.Errorf("session_ttl: got %q: use 10s to 24h, such as 10s (down to 1s where Consul's session_ttl_min is lowered)", c.SessionTTL)
 	case c.CheckTTL < time.Second:
 		return fmt.Errorf("check_ttl: got %q: use at least 1s, such as 3s", c.CheckTTL)
 	case c.DeregisterAfter < time.Minute:
 		return fmt.Errorf("deregister_after: got %q: use at least 1m, such as 30m", c.DeregisterAfter)
 	case (c.TLS.CertFile == "") != (c.TLS.KeyFile == ""):
-		return fmt.Errorf("tls: cert_file is %q and key_file %q: set both or neither", c.TLS.CertFile, c.TLS.KeyFile)
+		return fmt.Errorf("tls.cert_file, tls.key_file: got %q and %q: set both or neither", c.TLS.CertFile, c.TLS.KeyFile)
 	}
 	return nil
+}
+
+// checkConsulAddress says what is wrong with an address; none is right.
+func checkConsulAddress(address string) error {
+	if address == "" {
+		return nil
+	}
+	scheme, rest, found := strings.Cut(address, "://")
+	if !found {
+		scheme, rest = "", address
+	}
+	switch scheme {
+	case "unix":
+		if !strings.HasPrefix(rest, "/") {
+			return errors.New("the path of a socket begins with /")
+		}
+		return nil
+	case "":
+		if _, _, err := net.SplitHostPort(rest); err != nil {
+			return errors.New("it is no host:port")
+		}
+	case "http", "https":
+	default:
+		return fmt.Errorf("%s is not spoken", scheme)
+	}
+	u, err := url.Parse("http://" + rest)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return errors.New("it is no host and port")
+	}
+	return nil
+}
+
+// checkReadable says why a file or folder cannot be read; "" is none.
+func checkReadable(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // callTimeout bounds every call that does not long-poll. Consul itself holds a

@@ -521,7 +521,15 @@ func TestConsulConfigValidate(t *testing.T) {
 		"session_ttl:":      func(c *d.ConsulConfig) { c.SessionTTL = -time.Second },
 		"check_ttl:":        func(c *d.ConsulConfig) { c.CheckTTL = time.Millisecond },
 		"deregister_after:": func(c *d.ConsulConfig) { c.DeregisterAfter = time.Second },
-		"tls:":              func(c *d.ConsulConfig) { c.TLS.CertFile = "x" },
+		"tls.cert_file, ":   func(c *d.ConsulConfig) { c.TLS.CertFile = "consul_test.go" },
+		"tls.ca_file:":      func(c *d.ConsulConfig) { c.TLS.CAFile = "/does/not/exist" },
+		"tls.key_file:":     func(c *d.ConsulConfig) { c.TLS.KeyFile = "/does/not/exist" },
+		"token_file:":       func(c *d.ConsulConfig) { c.TokenFile = "/does/not/exist" },
+		`got "ht tp:/x"`:    func(c *d.ConsulConfig) { c.Address = "ht tp:/x" },
+		"no host:port":      func(c *d.ConsulConfig) { c.Address = "consul" },
+		"ftp is not spoken": func(c *d.ConsulConfig) { c.Address = "ftp://x:1" },
+		"begins with /":     func(c *d.ConsulConfig) { c.Address = "unix://run/x" },
+		"no host and port":  func(c *d.ConsulConfig) { c.Address = "http://" },
 	} {
 		cfg := d.DefaultConsulConfig()
 		change(&cfg)
@@ -532,9 +540,11 @@ func TestConsulConfigValidate(t *testing.T) {
 			t.Errorf("a store was made with a wrong %s", want)
 		}
 	}
-	cfg := d.DefaultConsulConfig()
-	cfg.TLS.CAFile = "/does/not/exist"
-	if _, err := d.NewConsul(cfg, nil); err == nil {
-		t.Error("a missing authority was taken")
+	for _, address := range []string{"127.0.0.1:8500", "[::1]:8500", "consul:8500", "http://consul", "https://consul:8501/", "unix:///run/consul.sock"} {
+		cfg := d.DefaultConsulConfig()
+		cfg.Address = address
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }

@@ -4,12 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
+
+	"sidestream/sdk/api"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +44,7 @@ func command(ctx context.Context, stdin string, args ...string) result {
 	root.SetErr(&errs)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		errs.WriteString(err.Error())
+		errs.WriteString(message(err))
 	}
 	return result{out.String(), errs.String(), exitCode(err), err}
 }
@@ -54,9 +59,18 @@ func TestUsageErrorsSayWhatIsRight(t *testing.T) {
 		{[]string{"dev", "extra"}, `unexpected argument "extra"`},
 		{[]string{"dev", "--sidecar", "2"}, "unknown flag: --sidecar"},
 		{[]string{"dev", "--sidecars", "0"}, "use 1 to 16"},
-		{[]string{"topic", "create"}, "usage: sidestream topic create NAME"},
+		{[]string{"topic", "create"}, "NAME is missing\nusage: sidestream topic create NAME"},
+		{[]string{"topic", "create", "x", "--partitions", "0"}, "use 1 or more, or -1"},
+		{[]string{"topic", "create", "x", "y"}, `unexpected argument "y"`},
+		{[]string{"topic", "delete"}, "NAME is missing"},
+		{[]string{"topic", "alter", "x"}, "nothing to change: use --config name=value or --delete-config name"},
+		{[]string{"topic", "alter", "x", "--delete-config", "a=b"}, "use a name such as retention.ms"},
+		{[]string{"topic", "alter", "x", "--config", "a=b", "--delete-config", "a"}, "a is both set and deleted"},
+		{[]string{"consume"}, "TOPIC is missing"},
+		{[]string{"group", "seek", "g", "--to", "latest"}, "TOPIC is missing"},
+		{[]string{"group", "describe"}, "GROUP is missing"},
 		{[]string{"topic", "create", "x", "--config", "y"}, "use name=value"},
-		{[]string{"produce"}, "usage: sidestream produce TOPIC [FILE]"},
+		{[]string{"produce"}, "TOPIC is missing\nusage: sidestream produce TOPIC [FILE]"},
 		{[]string{"produce", "t", "--batch", "0"}, "use 1 to 10000"},
 		{[]string{"produce", "t", "--sidecar", "ftp://x"}, "use http://host:port"},
 		{[]string{"consume", "t", "--max", "-1"}, "use 1 or more"},
@@ -123,6 +137,38 @@ func TestConfigCheckReportsEveryError(t *testing.T) {
 	}
 }
 
+// The checks of all sections speak, not only the first that fails, and a value
+// that cannot be read hides none of them.
+func TestConfigCheckValidatesEverySection(t *testing.T) {
+	r := command(t.Context(), "", "config", "check", "agent", "--id", "x", "--default-replication", "3",
+		"--broker-max-fetch-wait", "-1s", "--broker-loops", "99", "--consul-address", "ht tp:/x", "--consul-session-ttl", "1ms",
+		"--consul-tls-ca-file", "/nonexistent/ca.pem", "--log-level", "loud", "--log-format", "xml")
+	for _, want := range []string{"flag --id", "default_replication: ", "broker.max_fetch_wait: ", "broker.loops: ", `consul.address: got "ht tp:/x"`,
+		"consul.session_ttl: ", "consul.tls.ca_file: open /nonexistent/ca.pem", "log.level: ", "log.format: "} {
+		if strings.Count(r.err, want) != 1 {
+			t.Errorf("%q is there %d times in\n%s", want, strings.Count(r.err, want), r.err)
+		}
+	}
+}
+
+func TestConfigCheckShowsConsulsOwnVariables(t *testing.T) {
+	t.Setenv("CONSUL_HTTP_ADDR", "http://consul.example:8500")
+	t.Setenv("CONSUL_HTTP_TOKEN", "hunter2")
+	r := command(t.Context(), "", "config", "check", "sidecar")
+	if r.failure != nil || !strings.Contains(r.out, `address: "http://consul.example:8500"`) && !strings.Contains(r.out, "address: http://consul.example:8500") ||
+		!strings.Contains(r.out, "# CONSUL_HTTP_ADDR") || !strings.Contains(r.out, "# CONSUL_HTTP_TOKEN") || strings.Contains(r.out, "hunter2") {
+		t.Errorf("%v\n%s", r.failure, r.out)
+	}
+	r = command(t.Context(), "", "config", "check", "sidecar", "--consul-address", "127.0.0.1:8500")
+	if strings.Contains(r.out, "# CONSUL_HTTP_ADDR") || !strings.Contains(r.out, "# --consul-address") {
+		t.Errorf("a flag does not win:\n%s", r.out)
+	}
+	t.Setenv("CONSUL_HTTP_ADDR", "ht tp:/x")
+	if r = command(t.Context(), "", "config", "check", "sidecar"); r.code != exitUsage || !strings.Contains(r.err, "consul.address") {
+		t.Errorf("exit code %d, %s", r.code, r.err)
+	}
+}
+
 func TestSampleConfigurationsAreValid(t *testing.T) {
 	for _, name := range []string{"agent", "sidecar"} {
 		r := command(t.Context(), "", "config", "check", name, "--config", "../deploy/"+name+".yaml")
@@ -166,8 +212,111 @@ func TestCompletionAndVersion(t *testing.T) {
 			t.Errorf("%s: %v", shell, r.failure)
 		}
 	}
-	if r := command(t.Context(), "", "version"); !strings.HasPrefix(r.out, "sidestream ") {
-		t.Errorf("got %q", r.out)
+	for _, arg := range []string{"version", "--version"} {
+		if r := command(t.Context(), "", arg); !strings.HasPrefix(r.out, "sidestream ") || strings.Count(r.out, "\n") != 1 {
+			t.Errorf("%s: got %q", arg, r.out)
+		}
+	}
+}
+
+// Completion offers files only where a file is meant.
+func TestCompletionOfArguments(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		words string
+		files bool
+	}{
+		{[]string{"consume", ""}, "", false},
+		{[]string{"topic", "describe", ""}, "", false},
+		{[]string{"produce", ""}, "", false},
+		{[]string{"produce", "t", ""}, "", true},
+		{[]string{"log", "dump", ""}, "", true},
+		{[]string{"dev", "--log-format", ""}, "auto console json", false},
+		{[]string{"agent", "--log-level", ""}, "debug info warn error", false},
+		{[]string{"agent", "--rack", ""}, "", false},
+		{[]string{"agent", "--config", ""}, "", true},
+		{[]string{"agent", "--data-dir", ""}, "", true},
+		{[]string{"consume", "t", "--from", ""}, "earliest latest", false},
+	} {
+		r := command(t.Context(), "", append([]string{"__complete"}, c.args...)...)
+		lines := strings.Fields(r.out)
+		if len(lines) == 0 {
+			t.Errorf("%v: %q", c.args, r.err)
+			continue
+		}
+		last := len(lines) - 1
+		if words := strings.Join(lines[:last], " "); words != c.words || (lines[last] == ":0") != c.files {
+			t.Errorf("%v: completed with %q, %s", c.args, words, lines[last])
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, c := range everyCommand(newRoot()) {
+		if c.Name() == "completion" || c.Hidden {
+			continue
+		}
+		r := command(t.Context(), "", append(strings.Fields(c.CommandPath())[1:], "--help")...)
+		for line := range strings.Lines(r.out) {
+			if len([]rune(line)) > 122 {
+				t.Errorf("%s: a line of %d: %s", c.CommandPath(), len(line), line)
+			}
+		}
+		if c.HasAvailableSubCommands() && !strings.Contains(r.out, "Usage:\n  "+c.CommandPath()+" COMMAND\n") {
+			t.Errorf("%s: %s", c.CommandPath(), r.out)
+		}
+	}
+}
+
+// A person who waits is told for what, once, and nothing at the end of a topic.
+func TestWaitNote(t *testing.T) {
+	var out strings.Builder
+	w := waitNote{out: &out}
+	start := time.Now()
+	for _, at := range []struct {
+		reason api.Reason
+		after  time.Duration
+		want   int
+	}{
+		{api.ReasonAtEnd, 0, 0}, {api.ReasonAtEnd, time.Hour, 0},
+		{api.ReasonBrokersDown, time.Hour, 0}, {api.ReasonBrokersDown, time.Hour + patience, 1}, {api.ReasonBrokersDown, 2 * time.Hour, 1},
+		{api.ReasonRebalancing, 2 * time.Hour, 1}, {api.ReasonRebalancing, 3 * time.Hour, 2},
+	} {
+		w.tell(&at.reason, start.Add(at.after))
+		if n := strings.Count(out.String(), "\n"); n != at.want {
+			t.Errorf("%s after %v: %d lines: %s", at.reason, at.after, n, out.String())
+		}
+	}
+}
+
+func TestAfterSpeaksOnlyWhenItTakesLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		stop := after(time.Second, &out, "slow")
+		time.Sleep(time.Second + patience - 1)
+		stop()
+		time.Sleep(time.Hour)
+		if out.String() != "" {
+			t.Errorf("got %q", out.String())
+		}
+		stop = after(0, &out, "slow")
+		time.Sleep(patience)
+		stop()
+		if out.String() != "slow\n" {
+			t.Errorf("got %q", out.String())
+		}
+	})
+}
+
+func TestHintsAreForTheShell(t *testing.T) {
+	for code, c := range map[api.Code][2]string{
+		api.CodeTopicNotFound: {"topic t does not exist: create it with PUT /topics/t", `lines 1 to 1: topic_not_found: topic t does not exist: create it with "sidestream topic create"`},
+		api.CodeGroupNotFound: {"group g does not exist: its first pull, or PUT /groups/g, makes it", `lines 1 to 1: group_not_found: group g does not exist: its first "sidestream consume" makes it; "sidestream group list" shows what there is`},
+		api.CodeBadRequest:    {"max=0: use 1 to 1000", "lines 1 to 1: bad_request: max=0: use 1 to 1000"},
+	} {
+		if got := message(fmt.Errorf("lines 1 to 1: %w", api.NewError(code, c[0]))); got != c[1] {
+			t.Errorf("got  %s\nwant %s", got, c[1])
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,29 +58,28 @@ func validateAll(own, consul, log error) error {
 
 type validated interface{ Validate() error }
 
+// settingsOf is the annotation of a command whose flags are settings.
+const settingsOf = "settings"
+
 // bindSettings adds --config and a flag for each key of cfg.
 func bindSettings(cmd *cobra.Command, cfg validated) {
+	cmd.Annotations = map[string]string{settingsOf: cmd.Name()}
 	cmd.Flags().String("config", "", "YAML file of settings (environment "+envConfig+")")
 	settings.Bind(cmd.Flags(), cfg)
 	cmd.Flags().SortFlags = false
+	words := map[string][]string{"log.level": logLevels, "log.format": logFormats}
+	for _, f := range settings.Fields(cfg) {
+		name := f.Path[strings.LastIndexAny(f.Path, "._")+1:]
+		if name != "file" && name != "dir" && name != "path" {
+			valuesOf(cmd, f.Flag(), words[f.Path]...)
+		}
+	}
 }
 
 // loadSettings fills cfg from the file, the environment and the flags, and
 // checks it. The origins are there even when it fails.
 func loadSettings(cmd *cobra.Command, cfg validated) (map[string]settings.Origin, error) {
-	file, err := cmd.Flags().GetString("config")
-	if err != nil {
-		return nil, err
-	}
-	if file == "" {
-		file = os.Getenv(envConfig)
-	}
-	origins, err := settings.Load(cfg, settings.Source{
-		File:    file,
-		Environ: os.Environ(),
-		Known:   knownVariables(),
-		Flags:   settings.Given(cmd.Flags()),
-	})
+	origins, err := readSettings(cmd, cfg)
 	if err == nil {
 		err = cfg.Validate()
 	}
@@ -87,6 +87,22 @@ func loadSettings(cmd *cobra.Command, cfg validated) (map[string]settings.Origin
 		return origins, usageError{err}
 	}
 	return origins, nil
+}
+
+func readSettings(cmd *cobra.Command, cfg validated) (map[string]settings.Origin, error) {
+	file, err := cmd.Flags().GetString("config")
+	if err != nil {
+		return nil, err
+	}
+	if file == "" {
+		file = os.Getenv(envConfig)
+	}
+	return settings.Load(cfg, settings.Source{
+		File:    file,
+		Environ: os.Environ(),
+		Known:   knownVariables(),
+		Flags:   settings.Given(cmd.Flags()),
+	})
 }
 
 // knownVariables are the variables of all commands: one environment may hold
@@ -120,13 +136,40 @@ func newConfigCheck(name string, defaults func() validated) *cobra.Command {
 		Short: fmt.Sprintf("Check the configuration of the %s", name),
 		Args:  usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			origins, err := loadSettings(cmd, cfg)
-			if err != nil {
-				return err
+			origins, err := readSettings(cmd, cfg)
+			if origins != nil {
+				fromConsulVariables(cfg, origins)
+			}
+			if err := errors.Join(err, settings.Check(cfg, defaults())); err != nil {
+				return usageError{err}
 			}
 			return settings.Show(cmd.OutOrStdout(), cfg, origins)
 		},
 	}
 	bindSettings(cmd, cfg)
 	return cmd
+}
+
+// consulVariables are Consul's own environment variables, which its client
+// takes where the consul section is silent.
+var consulVariables = map[string]string{
+	"consul.address":         "CONSUL_HTTP_ADDR",
+	"consul.token":           "CONSUL_HTTP_TOKEN",
+	"consul.token_file":      "CONSUL_HTTP_TOKEN_FILE",
+	"consul.tls.ca_file":     "CONSUL_CACERT",
+	"consul.tls.ca_path":     "CONSUL_CAPATH",
+	"consul.tls.cert_file":   "CONSUL_CLIENT_CERT",
+	"consul.tls.key_file":    "CONSUL_CLIENT_KEY",
+	"consul.tls.server_name": "CONSUL_TLS_SERVER_NAME",
+}
+
+// fromConsulVariables fills in what the servers will take from Consul's own
+// variables, so that it is shown with its origin and checked.
+func fromConsulVariables(cfg any, origins map[string]settings.Origin) {
+	for _, f := range settings.Fields(cfg) {
+		name, has := consulVariables[f.Path]
+		if value := os.Getenv(name); has && value != "" && f.Text() == `""` && f.SetText(value) == nil {
+			origins[f.Path] = settings.Origin(name)
+		}
+	}
 }

@@ -34,7 +34,7 @@ Use another --group, or "sidestream group seek", to see messages again.`,
 		Example: `  sidestream consume hello
   sidestream consume orders --group audit --from latest --json
   sidestream consume orders --until-end > orders.txt`,
-		Args: usage(cobra.ExactArgs(1)),
+		Args: arguments("TOPIC"),
 	}
 	address := sidecarFlag(cmd)
 	cmd.Flags().StringVarP(&o.group, "group", "g", "cli", "group to consume in")
@@ -42,6 +42,7 @@ Use another --group, or "sidestream group seek", to see messages again.`,
 	cmd.Flags().IntVarP(&o.most, "max", "n", 0, "stop after this many messages (0: no limit)")
 	cmd.Flags().BoolVar(&o.untilEnd, "until-end", false, "stop when nothing more is there")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print each message as a JSON object")
+	valuesOf(cmd, "from", "earliest", "latest")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if o.most < 0 {
 			return usageError{fmt.Errorf("--max: got %d: use 1 or more, or 0 for no limit", o.most)}
@@ -51,7 +52,7 @@ Use another --group, or "sidestream group seek", to see messages again.`,
 			return err
 		}
 		defer c.Close()
-		return stopped(cmd, consume(cmd.Context(), c, args[0], o, cmd.OutOrStdout()))
+		return stopped(cmd, consume(cmd.Context(), c, args[0], o, cmd.OutOrStdout(), cmd.ErrOrStderr()))
 	}
 	return cmd
 }
@@ -59,22 +60,30 @@ Use another --group, or "sidestream group seek", to see messages again.`,
 const (
 	consumeBatch = 100
 	consumeWait  = 20 * time.Second
-	endWait      = 2 * time.Second // with --until-end: what is there arrives sooner
+	// endWait is the wait of a pull with --until-end. The sidecar answers at_end
+	// only when it has handed out all that the brokers told it of, and a message
+	// that was just written gets a moment to become known.
+	endWait      = 250 * time.Millisecond
 	lastAckLimit = 5 * time.Second
 	pauseEmpty   = 200 * time.Millisecond // after an empty answer that came early
 )
 
-func consume(ctx context.Context, c *sdk.Client, topic string, o consumeOptions, out io.Writer) error {
+// consume prints messages to out, and to notes what it waits for when that
+// takes long.
+func consume(ctx context.Context, c *sdk.Client, topic string, o consumeOptions, out, notes io.Writer) error {
 	wait := consumeWait
 	if o.untilEnd {
 		wait = endWait
 	}
+	waiting := waitNote{out: notes}
 	for printed := 0; o.most == 0 || printed < o.most; {
 		most := consumeBatch
 		if o.most > 0 {
 			most = min(most, o.most-printed)
 		}
+		answered := after(wait, notes, "the sidecar has not answered yet: it may be waiting for brokers")
 		pulled, err := c.Pull(ctx, o.group, topic, sdk.PullOptions{Max: most, Wait: wait, From: o.from})
+		answered()
 		if err != nil {
 			return err
 		}
@@ -84,11 +93,13 @@ func consume(ctx context.Context, c *sdk.Client, topic string, o consumeOptions,
 			return err
 		}
 		if len(pulled.Messages) > 0 {
+			waiting = waitNote{out: notes}
 			continue
 		}
 		if o.untilEnd && pulled.Reason != nil && (*pulled.Reason == api.ReasonAtEnd || *pulled.Reason == api.ReasonNoPartition) {
 			return nil
 		}
+		waiting.tell(pulled.Reason, time.Now())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -96,6 +107,29 @@ func consume(ctx context.Context, c *sdk.Client, topic string, o consumeOptions,
 		}
 	}
 	return nil
+}
+
+// waitNote tells people why nothing comes: once a reason, and not before it
+// has lasted for a while. Being at the end needs no word.
+type waitNote struct {
+	out    io.Writer
+	reason api.Reason
+	since  time.Time // of the reason
+	told   bool
+}
+
+func (w *waitNote) tell(reason *api.Reason, now time.Time) {
+	if reason == nil {
+		return
+	}
+	if *reason != w.reason {
+		w.reason, w.since, w.told = *reason, now, false
+	}
+	if w.told || *reason == api.ReasonAtEnd || now.Sub(w.since) < patience {
+		return
+	}
+	w.told = true
+	_, _ = fmt.Fprintf(w.out, "nothing to print: %s (the reasons are in ops/docs/http.md)\n", *reason) // only for people
 }
 
 // printMessages prints and acknowledges messages; those that could not be

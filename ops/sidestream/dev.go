@@ -44,8 +44,9 @@ messages and positions again.
 
 Ports, all on 127.0.0.1: the broker 9092, the agent 4101, the first sidecar
 4100 and each further one ten more (4110, 4120, …). With --free-ports the system
-chooses; the addresses are then in dev.json in the data folder, which is there
-exactly while the server serves.`,
+chooses. The addresses are in dev.json in the data folder as long as the server
+serves; after a kill -9 the file stays until the next start, so a program that
+reads it checks that the process of its "pid" lives.`,
 		Example: `  sidestream dev
   sidestream dev --sidecars 2 --data-dir ./sidestream-data
   sidestream dev --free-ports --data-dir "$(mktemp -d)"`,
@@ -60,6 +61,8 @@ exactly while the server serves.`,
 	f.BoolVar(&o.freePorts, "free-ports", false, "take free ports instead, see dev.json")
 	f.StringVar(&o.log.Level, "log-level", "warn", "least severity that is logged: debug, info, warn or error")
 	f.StringVar(&o.log.Format, "log-format", "auto", "console, json, or auto: console on a terminal")
+	valuesOf(cmd, "log-level", logLevels...)
+	valuesOf(cmd, "log-format", logFormats...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if o.sidecars < 1 || o.sidecars > 16 {
 			return usageError{fmt.Errorf("--sidecars: got %d: use 1 to 16", o.sidecars)}
@@ -125,7 +128,7 @@ func runDev(ctx context.Context, o devOptions, log *zap.Logger, out io.Writer) (
 		return err
 	}
 	if !parts.start("agent", a) {
-		return parts.wait()
+		return taken(parts.wait())
 	}
 	info.Broker, info.Agent = a.BrokerAddr(), "http://"+a.HTTPAddr()
 	for i := range o.sidecars {
@@ -135,7 +138,7 @@ func runDev(ctx context.Context, o devOptions, log *zap.Logger, out io.Writer) (
 			return err
 		}
 		if !parts.start(name, s) {
-			return parts.wait()
+			return taken(parts.wait())
 		}
 		info.Sidecars = append(info.Sidecars, "http://"+s.Addr())
 	}
@@ -151,6 +154,14 @@ func runDev(ctx context.Context, o devOptions, log *zap.Logger, out io.Writer) (
 	}
 	_, err = io.WriteString(out, "Stopping.\n")
 	return err
+}
+
+// taken tells what to do about a port that another program has.
+func taken(err error) error {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	return fmt.Errorf("%w\nanother program has that port (another sidestream dev?): stop it, choose ports with --agent-port, --broker-port and --sidecar-port, or let the system choose with --free-ports", err)
 }
 
 func (o devOptions) address(port int) string {

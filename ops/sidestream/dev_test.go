@@ -147,6 +147,29 @@ func TestCommandsAndRestart(t *testing.T) {
 	if out := d.sh(t, "", "topic", "list"); !strings.Contains(out, "orders") {
 		t.Errorf("topic list:\n%s", out)
 	}
+	if out := d.sh(t, "", "topic", "create", "defaults"); out != "created topic defaults with 4 partitions\n" {
+		t.Errorf("topic create: %q", out)
+	}
+	if r := command(t.Context(), "", "topic", "describe", "nowhere"); r.code != exitFailed || r.err != "topic nowhere does not exist" {
+		t.Errorf("describing what is not there: %d %s", r.code, r.err)
+	}
+	if out := d.sh(t, "", "topic", "describe", "orders"); !strings.HasPrefix(out, "retention.ms=86400000\n\nPARTITION") {
+		t.Errorf("topic describe:\n%s", out)
+	}
+	d.sh(t, "", "topic", "alter", "orders", "--config", "segment.bytes=1048576", "--delete-config", "retention.ms")
+	if out := d.sh(t, "", "topic", "describe", "orders", "--json"); !strings.Contains(out, `"configs": {
+    "segment.bytes": "1048576"
+  }`) {
+		t.Errorf("altered:\n%s", out)
+	}
+	if out := d.sh(t, "", "topic", "describe", "orders", "--all-configs"); !strings.Contains(out, "retention.ms=604800000\n") {
+		t.Errorf("all configs:\n%s", out)
+	}
+	for _, bad := range [][2]string{{"orders", "segment.bytes=x"}, {"nowhere", "segment.bytes=1048576"}} {
+		if r := command(t.Context(), "", "topic", "alter", bad[0], "--config", bad[1]); r.code != exitFailed || !strings.Contains(r.err, "topic "+bad[0]) {
+			t.Errorf("alter %v: %d %s", bad, r.code, r.err)
+		}
+	}
 	if r := command(t.Context(), "", "topic", "create", "orders"); r.code != exitFailed || !strings.Contains(r.err, "exists") {
 		t.Errorf("creating twice: %d %s", r.code, r.err)
 	}
@@ -260,7 +283,7 @@ func TestTakenPortIsAClearError(t *testing.T) {
 	d := startDev(t, t.TempDir(), 1)
 	port := d.Sidecars[0][strings.LastIndexByte(d.Sidecars[0], ':')+1:]
 	r := command(t.Context(), "", "dev", "--data-dir", t.TempDir(), "--agent-port", "0", "--broker-port", "0", "--sidecar-port", port)
-	if r.code != exitFailed || !strings.Contains(r.err, port) || !strings.Contains(r.err, "in use") {
+	if r.code != exitFailed || !strings.Contains(r.err, port) || !strings.Contains(r.err, "in use") || !strings.Contains(r.err, "--free-ports") {
 		t.Errorf("exit code %d, %q", r.code, r.err)
 	}
 }

@@ -27,7 +27,7 @@ func newDocs() *cobra.Command {
 		Use:    "docs FOLDER",
 		Short:  "Write the documents that are generated from the code",
 		Hidden: true,
-		Args:   usage(cobra.ExactArgs(1)),
+		Args:   arguments("FOLDER"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			for name, write := range generatedDocs() {
 				var b strings.Builder
@@ -117,7 +117,7 @@ func commandText(c *cobra.Command) string {
 	if c.Example != "" {
 		fmt.Fprintf(&b, "\n```sh\n%s\n```\n", strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n"))
 	}
-	if c.Flags().Lookup("config") != nil {
+	if c.Annotations[settingsOf] != "" {
 		b.WriteString("\nIts flags are those of [its settings](configuration.md), and `--config`.\n")
 		return b.String()
 	}

@@ -56,7 +56,7 @@ func newGroupDescribe() *cobra.Command {
 the last moves of partitions with their cause. The positions are those of the
 topics that the group consumes now; name topics to see others.`,
 		Example: "  sidestream group describe top-pages\n  sidestream group describe nightly orders",
-		Args:    usage(cobra.MinimumNArgs(1)),
+		Args:    arguments("GROUP", "[TOPIC...]"),
 	}
 	address := sidecarFlag(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
@@ -177,11 +177,12 @@ func newGroupSeek() *cobra.Command {
 		Example: `  sidestream group seek top-pages pageviews --to earliest
   sidestream group seek top-pages pageviews --to 2026-01-31T08:00:00Z
   sidestream group seek top-pages pageviews --offset 0=120 --offset 3=7`,
-		Args: usage(cobra.ExactArgs(2)),
+		Args: arguments("GROUP", "TOPIC"),
 	}
 	address := sidecarFlag(cmd)
 	to := cmd.Flags().String("to", "", "earliest, latest or a time (RFC 3339)")
 	offsets := cmd.Flags().StringToInt64("offset", nil, "exact offset of a partition, partition=offset; may be repeated")
+	valuesOf(cmd, "to", "earliest", "latest")
 	cmd.MarkFlagsMutuallyExclusive("to", "offset")
 	cmd.MarkFlagsOneRequired("to", "offset")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -212,7 +213,7 @@ func newGroupDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete GROUP",
 		Short: "Forget a group with all its positions",
-		Args:  usage(cobra.ExactArgs(1)),
+		Args:  arguments("GROUP"),
 	}
 	address := sidecarFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -15,6 +15,12 @@ type logSettings struct {
 	Format string `yaml:"format" help:"console for people, json for machines; auto takes console when standard error is a terminal."`
 }
 
+// What the settings of the log may be, for the completion of flags.
+var (
+	logLevels  = []string{"debug", "info", "warn", "error"}
+	logFormats = []string{"auto", "console", "json"}
+)
+
 func defaultLog() logSettings { return logSettings{Level: "info", Format: "auto"} }
 
 func (s logSettings) Validate() error {

@@ -33,7 +33,7 @@ func main() {
 	root.SetArgs(os.Args[1:])
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "sidestream:", err)
+		_, _ = fmt.Fprintln(os.Stderr, "sidestream:", message(err))
 	}
 	os.Exit(exitCode(err))
 }

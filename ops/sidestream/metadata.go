@@ -34,7 +34,7 @@ The cluster-id says which cluster to keep; every agent tells its own under
 named agent holds stays unknown.`,
 		Example: `  curl -s 127.0.0.1:4101/status        # shows the cluster_id
   sidestream metadata rebuild --cluster-id 6f1c… --agent host1:4101 --agent host2:4101`,
-		Args: usage(cobra.MaximumNArgs(1)),
+		Args: arguments("[CLUSTER-ID]"),
 	}
 	id := cmd.Flags().String("cluster-id", "", "id of the cluster to keep")
 	agents := cmd.Flags().StringSlice("agent", []string{"127.0.0.1:4101"}, "host:port of an agent's HTTP; may be repeated")
@@ -92,9 +92,15 @@ func rebuild(ctx context.Context, agent, clusterID string) (string, error) {
 	if resp.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("status %s: %s", resp.Status, strings.TrimSpace(string(answer)))
 	}
-	var indented bytes.Buffer
-	if err := json.Indent(&indented, answer, "", "  "); err != nil {
-		return "", fmt.Errorf("the answer is no JSON (is an agent listening there?): %w", err)
+	var written map[string]any
+	if err := json.Unmarshal(answer, &written); err != nil {
+		return "", fmt.Errorf("the answer is no JSON object (is an agent listening there?): %w", err)
 	}
-	return indented.String(), nil
+	for name, value := range written {
+		if value == nil {
+			written[name] = []string{} // an empty list of an agent
+		}
+	}
+	indented, err := json.MarshalIndent(written, "", "  ")
+	return string(indented), err
 }

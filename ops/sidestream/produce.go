@@ -46,7 +46,8 @@ With --json each line is a record of the batch API instead of a bare value:
 		Example: `  echo hi | sidestream produce hello
   sidestream produce pageviews pageviews.ndjson --key-field visitor
   sidestream produce orders --json <<< '{"key":"42","value":{"total":3}}'`,
-		Args: usage(cobra.RangeArgs(1, 2)),
+		Args:              arguments("TOPIC", "[FILE]"),
+		ValidArgsFunction: filesFrom(1),
 	}
 	address := sidecarFlag(cmd)
 	cmd.Flags().StringVar(&o.key, "key", "", "key of every message")
@@ -78,10 +79,18 @@ With --json each line is a record of the batch API instead of a bare value:
 		}
 		p := producer{client: c, topic: args[0], options: o, out: cmd.OutOrStdout()}
 		err = p.run(cmd.Context(), in)
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%d messages written to %s\n", p.written, p.topic)
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s written to %s\n", plural(p.written, "message"), p.topic)
 		return stopped(cmd, err)
 	}
 	return cmd
+}
+
+// plural is a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 type producer struct {

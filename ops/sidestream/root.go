@@ -3,11 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"sidestream/sdk"
+	"sidestream/sdk/api"
 )
 
 const (
@@ -20,13 +24,13 @@ const (
 // servers, whose variables come from their configuration.
 const (
 	envConfig    = "SIDESTREAM_CONFIG"
-	envSidecar   = "SIDESTREAM_SIDECAR"
+	envSidecar   = sdk.EnvAddress
 	envBootstrap = "SIDESTREAM_BOOTSTRAP"
 )
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "sidestream",
+		Use:   "sidestream COMMAND",
 		Short: "A distributed event log that applications reach by HTTP on localhost",
 		Long: `Sidestream keeps events in append-only logs on brokers and hands them to
 applications through a sidecar on localhost, by plain HTTP.
@@ -43,7 +47,9 @@ configuration.`,
 		SilenceErrors: true,
 		Args:          usage(noArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       versionText(),
 	}
+	root.SetVersionTemplate(versionLine())
 	root.AddGroup(&cobra.Group{ID: groupServers, Title: "Servers:"},
 		&cobra.Group{ID: groupData, Title: "Topics, groups and messages:"},
 		&cobra.Group{ID: groupTools, Title: "Tools:"})
@@ -61,13 +67,57 @@ configuration.`,
 	add(groupTools, newLog(), newMetadata(), newConfig(), newVersion(), newDocs())
 	root.SetHelpCommandGroupID(groupTools)
 	root.SetCompletionCommandGroupID(groupTools)
+	for _, c := range everyCommand(root) {
+		if c.HasSubCommands() {
+			c.DisableFlagsInUseLine = true
+		}
+		if c.ValidArgsFunction == nil {
+			c.ValidArgsFunction = cobra.NoFileCompletions // names of topics and groups are no files
+		}
+	}
+	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	return root
+}
+
+// everyCommand lists a command and all under it.
+func everyCommand(c *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{c}
+	for _, child := range c.Commands() {
+		all = append(all, everyCommand(child)...)
+	}
+	return all
+}
+
+// usageTemplate changes cobra's: the texts of flags are wrapped, and a command
+// with commands under it has one line of usage.
+func usageTemplate(template string) string {
+	return strings.NewReplacer(
+		".FlagUsages ", ".FlagUsagesWrapped 100 ",
+		"{{if .HasAvailableSubCommands}}\n  {{.CommandPath}} [command]{{end}}", "",
+		"{{.CommandPath}} [command] --help", "{{.CommandPath}} COMMAND --help",
+	).Replace(template)
+}
+
+// valuesOf completes a flag that takes one of a few words.
+func valuesOf(cmd *cobra.Command, flag string, values ...string) {
+	// The error is that there is no such flag, which the tests would find.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// filesFrom completes arguments with files, from the number first on.
+func filesFrom(first int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) < first {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveDefault
+	}
 }
 
 // parent makes a command that only has commands under it. An unknown one is
 // an error that suggests the nearest.
 func parent(use, short, long string, children ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Long: long, Args: usage(noArgs),
+	c := &cobra.Command{Use: use + " COMMAND", Short: short, Long: long, Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	c.AddCommand(children...)
 	return c
@@ -99,6 +149,27 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// arguments takes exactly the arguments that are named, and says which is missing:
+// "TOPIC" is needed, "[FILE]" may be left out, "TOPIC..." is one or more.
+func arguments(names ...string) cobra.PositionalArgs {
+	return usage(func(_ *cobra.Command, given []string) error {
+		for i, name := range names {
+			switch bare, many := strings.CutSuffix(name, "..."); {
+			case i < len(given) && (many || strings.HasSuffix(bare, "...]")):
+				return nil
+			case i >= len(given) && strings.HasPrefix(name, "["):
+				return nil
+			case i >= len(given):
+				return fmt.Errorf("%s is missing", bare)
+			}
+		}
+		if len(given) > len(names) {
+			return fmt.Errorf("unexpected argument %q", given[len(names)])
+		}
+		return nil
+	})
+}
+
 // envOr is the value of an environment variable, or else the fallback.
 func envOr(name, fallback string) string {
 	if v := os.Getenv(name); v != "" {
@@ -123,6 +194,47 @@ func client(cmd *cobra.Command, flag string) (*sdk.Client, error) {
 		return nil, usageError{err}
 	}
 	return c, nil
+}
+
+// patience is how long a command waits without a word.
+const patience = 3 * time.Second
+
+// after writes a line to w when the returned function is not called within
+// what is expected and some patience. That function waits until nothing more
+// is written.
+func after(expected time.Duration, w io.Writer, text string) (stop func()) {
+	done := make(chan struct{})
+	timer := time.AfterFunc(expected+patience, func() {
+		defer close(done)
+		_, _ = fmt.Fprintln(w, text) // only for people
+	})
+	return func() {
+		if !timer.Stop() {
+			<-done
+		}
+	}
+}
+
+// message is an error as it is printed. The hints of a sidecar, which are HTTP
+// requests, become those for the command line.
+func message(err error) string {
+	text := err.Error()
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		return text
+	}
+	for _, hint := range []struct {
+		code     api.Code
+		from, to string
+	}{
+		{api.CodeTopicNotFound, ": create it with PUT ", `: create it with "sidestream topic create"`},
+		{api.CodeGroupNotFound, ": its first pull, or PUT ", `: its first "sidestream consume" makes it; "sidestream group list" shows what there is`},
+	} {
+		if what, _, found := strings.Cut(e.Message, hint.from); found && e.Code == hint.code {
+			text = strings.Replace(text, e.Message, what+hint.to, 1)
+		}
+	}
+	return text
 }
 
 // stopped hides an error that is only the stop that was asked for.

@@ -1,8 +1,14 @@
 package settings
 
 import (
+	"regexp"
+
 	"github.com/spf13/pflag"
 )
+
+// tellsDefault finds help texts that name the default themselves: "4 by
+// default", "100 MiB by default", "false by default", "(default 3s)".
+var tellsDefault = regexp.MustCompile(`(\d\S*( \w+)?|true|false) by default|\(default|the default`)
 
 // Bind adds a flag for each key of cfg to set. The values are read with
 // [Given]: they are not written into cfg, since the file and the environment
@@ -13,6 +19,9 @@ func Bind(set *pflag.FlagSet, cfg any) {
 	})
 	for _, f := range Fields(cfg) {
 		flag := set.VarPF(&rawValue{kind: f.Kind(), text: f.Text()}, f.Flag(), "", f.Help)
+		if empty := f.Text() == `""` || f.Text() == "[]" || f.Text() == "{}"; empty || tellsDefault.MatchString(f.Help) {
+			flag.DefValue = "" // no "(default …)" after the text
+		}
 		if f.Kind() == "true or false" {
 			flag.NoOptDefVal = "true"
 		}

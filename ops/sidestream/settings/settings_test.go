@@ -221,3 +221,18 @@ func TestMarkdownListsEveryKey(t *testing.T) {
 		}
 	}
 }
+
+// The help tells each default once.
+func TestFlagsTellTheirDefaultOnce(t *testing.T) {
+	set := pflag.NewFlagSet("t", pflag.ContinueOnError)
+	Bind(set, &struct {
+		Listen string        `yaml:"listen" help:"Address; loopback by default because of x."`
+		Loops  int           `yaml:"loops" help:"Loops, 1 to 64; 2 by default."`
+		Size   int           `yaml:"size" help:"Size; 100 MiB by default as in x."`
+		Wait   time.Duration `yaml:"wait" help:"Wait (default 3s)."`
+		Rack   string        `yaml:"rack" help:"Rack."`
+	}{Listen: "127.0.0.1:1", Loops: 2, Size: 104857600, Wait: 3 * time.Second})
+	if got := set.FlagUsages(); strings.Count(got, "(default") != 2 || !strings.Contains(got, "(default 127.0.0.1:1)") {
+		t.Errorf("got\n%s", got)
+	}
+}

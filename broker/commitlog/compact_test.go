@@ -79,12 +79,19 @@ func keyedSpec(records []kv) recordtest.Spec {
 // zipped compresses a batch as a producer would.
 func zipped(t testing.TB, b []byte) []byte {
 	t.Helper()
+	b, err := zip(b)
+	must(t, err)
+	return b
+}
+
+func zip(b []byte) ([]byte, error) {
 	h, err := record.Check(b, 0)
-	must(t, err)
+	if err != nil {
+		return nil, err
+	}
 	body, err := compactOptions().Compress(record.Gzip, b[record.HeaderSize:])
-	must(t, err)
 	h.Attributes |= int16(record.Gzip)
-	return record.AppendBatch(nil, h, body)
+	return record.AppendBatch(nil, h, body), err
 }
 
 // stored is a record with its place.
@@ -105,13 +112,14 @@ func contents(t testing.TB, l *Log) []stored {
 func readStored(l *Log) (list []stored, err error) {
 	next := l.StartOffset()
 	for {
-		s, err := l.Read(next, 500, l.EndOffset())
+		end := l.EndOffset()
+		s, err := l.Read(next, 500, end)
 		if err != nil {
 			return list, err
 		}
 		if s.Empty() {
-			if next != l.EndOffset() {
-				return list, fmt.Errorf("nothing to read at %d, the log ends at %d", next, l.EndOffset())
+			if next != end {
+				return list, fmt.Errorf("nothing to read at %d, the log ends at %d", next, end)
 			}
 			return list, nil
 		}

@@ -165,3 +165,64 @@ func TestSequentialReadsUseNoIndex(t *testing.T) {
 		t.Errorf("%d reads of the index", indexReads)
 	}
 }
+
+// Compaction beside appends, reads, flushes, deletions, a scrub and searches by
+// time, on the real disk: an offset has what was written there or nothing.
+func TestConcurrentCompaction(t *testing.T) {
+	l, err := Open(disk.OS, t.TempDir()+"/p-0", compactConfig(), compactOptions())
+	must(t, err)
+	value := func(offset int64) kv {
+		return kv{fmt.Sprint("k", offset%9), fmt.Sprintf("%d-%s", offset, valueAt(offset))}
+	}
+	var done atomic.Bool
+	var all sync.WaitGroup
+	var compactions atomic.Int64
+	background := func(do func() error) {
+		all.Go(func() {
+			for !done.Load() {
+				if err := do(); err != nil && !errors.Is(err, ErrOutOfRange) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		background(func() error {
+			list, err := readStored(l)
+			for _, s := range list {
+				if s.kv != value(s.offset) {
+					return fmt.Errorf("offset %d has %v", s.offset, s.kv)
+				}
+			}
+			return err
+		})
+	}
+	background(func() error { return l.Checkpoint() })
+	background(func() error {
+		c, err := l.Compact(t.Context(), testStart, CompactOptions{})
+		compactions.Add(int64(c.Segments))
+		return err
+	})
+	background(func() error { return l.DeleteBefore(max(0, l.EndOffset()-400)) })
+	background(func() error { _, _, _, err := l.OffsetByTime(testStart.UnixMilli()); return err })
+	background(func() error {
+		damage, err := l.Verify(t.Context())
+		if len(damage) > 0 {
+			err = damage[0]
+		}
+		return err
+	})
+	for i := int64(0); i < 100 || i < 5000 && compactions.Load() < 10; i++ {
+		if _, _, err := l.Append([][]byte{keyed(value(2*i), value(2*i+1))}, 1, testStart); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	done.Store(true)
+	all.Wait()
+	if compactions.Load() == 0 {
+		t.Error("no segment was compacted meanwhile")
+	}
+	must(t, l.Close())
+}

@@ -63,8 +63,11 @@ func (s *Slice) ReadAll() ([]byte, error) {
 // its end the error is ErrOutOfRange; inside damage that is known or found on
 // the way it is a [*CorruptError].
 func (l *Log) Read(offset int64, maxBytes int, upTo int64) (Slice, error) {
-	for tries := 0; ; tries++ {
+	for tries := 0; ; {
 		s, err := l.read(offset, maxBytes, upTo)
+		if l.overtaken(err) {
+			continue
+		}
 		var doubt *doubtError
 		if !errors.As(err, &doubt) {
 			return s, err
@@ -75,6 +78,7 @@ func (l *Log) Read(offset int64, maxBytes int, upTo int64) (Slice, error) {
 		if err := l.repair(doubt); err != nil {
 			return Slice{}, err
 		}
+		tries++
 	}
 }
 

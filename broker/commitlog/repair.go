@@ -282,6 +282,9 @@ func (l *Log) Scrub(ctx context.Context, bytesPerSecond int64) ([]*CorruptError,
 		l.mu.Unlock()
 		damage, err := l.verifySegment(ctx, p, v)
 		l.release(v.segment)
+		if l.overtaken(err) {
+			continue
+		}
 		if err != nil {
 			return all, err
 		}

@@ -1,7 +1,9 @@
 package commitlog
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -143,16 +145,14 @@ func (l *Log) release(s *segment) {
 	closeAll(files)
 }
 
+// errOvertaken: the segment was removed or replaced meanwhile. The list of
+// segments says what is there in its place.
+var errOvertaken = errors.New("commitlog: the segment was removed meanwhile")
+
 // logFile is the segment's file, opened for reading when it is not open. The
 // caller holds a reference.
 func (l *Log) logFile(s *segment) (disk.File, error) {
-	suffix := logSuffix
-	l.mu.Lock()
-	if s.swapping {
-		suffix += swapSuffix
-	}
-	l.mu.Unlock()
-	return l.openOnce(s, &s.file, suffix, os.O_RDONLY)
+	return l.openOnce(s, &s.file, logSuffix, os.O_RDONLY)
 }
 
 // indexFile is the file of one of the segment's indexes. The caller holds a
@@ -169,30 +169,54 @@ func (l *Log) indexFile(s *segment, x *index, create bool) (disk.File, error) {
 }
 
 // openOnce fills the slot with an open file unless it is filled. Two may try at
-// once; the later one uses what the earlier one opened.
+// once; the later one uses what the earlier one opened. The name may belong to
+// another segment by the time it is opened, or to none: then it is errOvertaken.
 func (l *Log) openOnce(s *segment, slot *disk.File, suffix string, flag int) (disk.File, error) {
 	l.mu.Lock()
-	f := *slot
+	f, name, swapping := *slot, l.path(s.base, suffix), s.swapping && suffix == logSuffix
 	l.mu.Unlock()
 	if f != nil {
 		return f, nil
 	}
-	f, err := l.fs.OpenFile(l.path(s.base, suffix), flag, 0o644)
-	if err != nil {
-		return nil, err
+	var err error
+	if swapping {
+		f, err = l.fs.OpenFile(name+swapSuffix, flag, 0o644)
+	}
+	if !swapping || errors.Is(err, fs.ErrNotExist) { // it may have got its name meanwhile
+		f, err = l.fs.OpenFile(name, flag, 0o644)
 	}
 	l.mu.Lock()
 	var idle []disk.File
-	if *slot != nil {
+	switch {
+	case l.closed || s.gone:
+		if err == nil {
+			idle = []disk.File{f}
+		}
+		f, err = nil, errOvertaken
+		if l.closed {
+			err = ErrClosed
+		}
+	case err != nil:
+		f = nil
+	case *slot != nil:
 		idle = []disk.File{f}
 		f = *slot
-	} else {
+	default:
 		*slot = f
 		idle = l.evict(s)
 	}
 	l.mu.Unlock()
 	closeAll(idle)
-	return f, nil
+	return f, err
+}
+
+// overtaken tells whether an error only says that segments were removed or
+// replaced while they were looked at, so that another look is due.
+func (l *Log) overtaken(err error) bool {
+	var doubt *doubtError
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.closed && (errors.Is(err, errOvertaken) || errors.As(err, &doubt) && doubt.seg.gone)
 }
 
 // evict notes that the segment has open files, and takes those of the segment

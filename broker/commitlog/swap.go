@@ -20,10 +20,6 @@ const (
 	swapSuffix    = ".swap"
 )
 
-// errOvertaken: the segments were removed or cut while their replacement was
-// written.
-var errOvertaken = errors.New("commitlog: the log changed during compaction")
-
 // swapIn puts a segment, whose files are complete and synced under their names
 // for cleaning, in the place of a run of closed ones. Readers of those finish.
 //

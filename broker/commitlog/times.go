@@ -34,8 +34,11 @@ func (l *Log) MaxTimestamp() (offset, timestamp int64, leaderEpoch int32, err er
 
 // repairing calls search, and once more after a repair if it doubts a segment.
 func (l *Log) repairing(search func() (found, error)) (found, error) {
-	for tries := 0; ; tries++ {
+	for tries := 0; ; {
 		f, err := search()
+		if l.overtaken(err) {
+			continue
+		}
 		var doubt *doubtError
 		if !errors.As(err, &doubt) {
 			return f, err
@@ -46,6 +49,7 @@ func (l *Log) repairing(search func() (found, error)) (found, error) {
 		if err := l.repair(doubt); err != nil {
 			return nothing, err
 		}
+		tries++
 	}
 }
 

@@ -15,10 +15,12 @@ import (
 
 // AlterTopic replaces a topic's configs. Every broker learns of it as of any
 // change of a topic and applies it to the open logs.
-func (a *Agent) AlterTopic(ctx context.Context, name string, change func(map[string]string) (map[string]string, error)) error {
+func (a *Agent) AlterTopic(ctx context.Context, name string, change func(map[string]string) (map[string]string, error)) (err error) {
 	if err := a.mayChange(); err != nil {
 		return err
 	}
+	var unsure bool // a commit of unknown outcome may have changed them
+	defer func() { err = outcome(err, unsure) }()
 	for {
 		e, t, err := a.topic(ctx, name)
 		if err != nil {
@@ -47,6 +49,7 @@ func (a *Agent) AlterTopic(ctx context.Context, name string, change func(map[str
 			a.log.Info("topic configs changed", zap.String("topic", name), zap.Any("configs", next))
 			return a.awaitConfigs(ctx, t, e.Version)
 		}
+		unsure = unsure || errors.Is(err, discovery.ErrUnknownOutcome)
 		if err := a.again(ctx, err); err != nil {
 			return err
 		}
@@ -67,7 +70,7 @@ func (a *Agent) awaitConfigs(ctx context.Context, t discovery.Topic, version uin
 		select {
 		case <-newer:
 		case <-a.life.Done():
-			return fmt.Errorf("%w: this broker is stopping", broker.ErrUnavailable)
+			return fmt.Errorf("%w: topic %q: the configs are written, but this broker is stopping", broker.ErrUnknownOutcome, t.Name)
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("topic %q: the configs are written, but not seen here yet", t.Name), ctx.Err())
 		}

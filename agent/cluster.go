@@ -29,7 +29,9 @@ const (
 // CreateTopic writes the topic, which the controller then places, and waits
 // until every partition has a leader. When ctx ends before, the topic is made
 // all the same, as far as it is; the error wraps ctx's and says so.
-func (a *Agent) CreateTopic(ctx context.Context, spec broker.TopicSpec) (broker.TopicView, error) {
+func (a *Agent) CreateTopic(ctx context.Context, spec broker.TopicSpec) (_ broker.TopicView, err error) {
+	var unsure bool // a commit of unknown outcome may have made it
+	defer func() { err = outcome(err, unsure) }()
 	t, placed, err := a.newTopic(spec)
 	if err != nil {
 		return broker.TopicView{}, err
@@ -60,10 +62,10 @@ func (a *Agent) CreateTopic(ctx context.Context, spec broker.TopicSpec) (broker.
 		if err == nil {
 			break
 		}
+		unsure = unsure || errors.Is(err, discovery.ErrUnknownOutcome)
 		if err := a.again(ctx, err); err != nil {
 			return broker.TopicView{}, err
 		}
-		// A commit whose outcome was unknown may have been applied.
 		_, now, err := a.topic(ctx, t.Name)
 		if errors.Is(err, broker.ErrUnknownTopic) {
 			continue
@@ -147,10 +149,12 @@ func (a *Agent) assigned(assignment map[int32][]int32) ([]discovery.PartitionSta
 // DeleteTopic marks the topic deleting; from then on nobody serves it. It
 // waits a little for the files and keys to go, so that the name is free when
 // it returns, unless a broker that has some of it is down.
-func (a *Agent) DeleteTopic(ctx context.Context, name string) error {
+func (a *Agent) DeleteTopic(ctx context.Context, name string) (err error) {
 	if err := a.mayChange(); err != nil {
 		return err
 	}
+	var unsure bool // a commit of unknown outcome may have marked it
+	defer func() { err = outcome(err, unsure) }()
 	uuid := ""
 	for {
 		e, t, err := a.topic(ctx, name)
@@ -169,6 +173,7 @@ func (a *Agent) DeleteTopic(ctx context.Context, name string) error {
 		if err == nil {
 			break
 		}
+		unsure = unsure || errors.Is(err, discovery.ErrUnknownOutcome)
 		if err := a.again(ctx, err); err != nil {
 			return err
 		}
@@ -180,11 +185,12 @@ func (a *Agent) DeleteTopic(ctx context.Context, name string) error {
 
 // CreatePartitions raises the count of a topic, and waits until the new
 // partitions have leaders.
-func (a *Agent) CreatePartitions(ctx context.Context, name string, count int32) error {
+func (a *Agent) CreatePartitions(ctx context.Context, name string, count int32) (err error) {
 	if err := a.mayChange(); err != nil {
 		return err
 	}
 	unsure := false // a commit of unknown outcome may have set the count
+	defer func() { err = outcome(err, unsure) }()
 	for {
 		e, t, err := a.topic(ctx, name)
 		if err != nil {
@@ -234,17 +240,34 @@ func (a *Agent) mayChange() error {
 
 // again is nil when a commit that failed so is worth another try at once.
 func (a *Agent) again(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", broker.ErrUnavailable, err)
-	}
 	if errors.Is(err, discovery.ErrConflict) || errors.Is(err, discovery.ErrUnknownOutcome) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: not in time: other agents change it as well, or the coordination store is slow", broker.ErrUnavailable)
+		}
 		return nil
 	}
-	return unavailable(err)
+	return a.unavailable(err)
 }
 
-func unavailable(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+// outcome is the error of a change that an earlier attempt, of which nobody
+// knows, may have made: it must not claim that nothing was changed.
+func outcome(err error, unsure bool) error {
+	if unsure && errors.Is(err, broker.ErrUnavailable) {
+		return fmt.Errorf("%w: the coordination store stopped answering meanwhile: look whether it was done", broker.ErrUnknownOutcome)
+	}
+	return err
+}
+
+// errStoreAway is what clients are told: where the store is and what became of
+// the connection to it is for this host's log.
+var errStoreAway = fmt.Errorf("%w: the coordination store does not answer: nothing was changed, try again when it is back", broker.ErrUnavailable)
+
+func (a *Agent) unavailable(err error) error {
+	switch {
+	case errors.Is(err, discovery.ErrUnavailable):
+		a.log.Warn("a change or reading of metadata was refused: the coordination store does not answer", zap.Error(err))
+		return errStoreAway
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return err
 	}
 	return fmt.Errorf("%w: %w", broker.ErrUnavailable, err)
@@ -259,7 +282,7 @@ func (a *Agent) get(ctx context.Context, key string) (discovery.Entry, error) {
 		return discovery.Entry{Key: key}, nil
 	}
 	if err != nil {
-		return e, unavailable(err)
+		return e, a.unavailable(err)
 	}
 	return e, nil
 }
@@ -314,7 +337,7 @@ func (a *Agent) awaitLeaders(ctx context.Context, name string, id broker.UUID, c
 		select {
 		case <-newer:
 		case <-a.life.Done():
-			return broker.TopicView{}, fmt.Errorf("%w: this broker is stopping", broker.ErrUnavailable)
+			return broker.TopicView{}, fmt.Errorf("%w: topic %q is written, but this broker is stopping", broker.ErrUnknownOutcome, name)
 		case <-ctx.Done():
 			return broker.TopicView{}, fmt.Errorf("topic %q is written, but not all of its partitions have leaders yet: %w", name, ctx.Err())
 		}

@@ -81,7 +81,7 @@ func (a *Agent) writeCluster(ctx context.Context, clusterID string, r *Rebuilt) 
 	for {
 		there, err := a.storeCluster(ctx)
 		if err != nil {
-			return unavailable(err)
+			return a.unavailable(err)
 		}
 		switch there {
 		case clusterID:
@@ -236,7 +236,7 @@ func (a *Agent) rebuildTopic(ctx context.Context, g heldTopic, r *Rebuilt) error
 			continue
 		}
 		if err != nil {
-			return unavailable(err)
+			return a.unavailable(err)
 		}
 		if m.topic != nil {
 			r.Topics = append(r.Topics, g.topic)
@@ -264,7 +264,7 @@ func (a *Agent) readTopic(ctx context.Context, g heldTopic) (stored, error) {
 	defer cancel()
 	entries, err := a.store.List(call, discovery.PrefixTopicState(g.id.String()))
 	if err != nil {
-		return s, unavailable(err)
+		return s, a.unavailable(err)
 	}
 	for _, e := range entries {
 		_, n, ok := facts.ParseShardKey(e.Key)

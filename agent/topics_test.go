@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -300,4 +302,78 @@ func TestANewControllerGoesOn(t *testing.T) {
 	one.ready()
 	two.delete("t")
 	two.await("keys gone", func() bool { return len(c.keys(discovery.KeyTopic("t"))) == 0 })
+}
+
+// dying is a store that goes away with the next commit of a topic: applied or
+// not, nobody hears of it.
+type dying struct {
+	discovery.Store
+	memory *discovery.Memory
+	armed  atomic.Bool
+}
+
+func (d *dying) Commit(ctx context.Context, ops ...discovery.Op) ([]discovery.Entry, error) {
+	if strings.HasPrefix(ops[0].Key, discovery.PrefixTopics) && d.armed.CompareAndSwap(true, false) {
+		_, _ = d.Store.Commit(ctx, ops...)
+		d.memory.SetDown(true)
+		return nil, fmt.Errorf("made up: %w", discovery.ErrUnknownOutcome)
+	}
+	return d.Store.Commit(ctx, ops...)
+}
+
+// What a client is told while the store is away. It was "request timed out",
+// which says that nobody knows whether the topic was made, with the words of a
+// connection that is not the client's.
+func TestATopicWithoutTheStore(t *testing.T) {
+	c := newTestCluster(t)
+	one := c.host("one")
+	var store *dying
+	one.wrap = func(s discovery.Store) discovery.Store {
+		store = &dying{Store: s, memory: c.store}
+		return store
+	}
+	one.start(c)
+	one.ready()
+	one.create("t", 1)
+	ctx, cancel := shortly()
+	defer cancel()
+	spec := broker.TopicSpec{Name: "new", Partitions: 1, Replication: 1}
+	tries := map[string]func() error{
+		"create": func() error { _, err := one.CreateTopic(ctx, spec); return err },
+		"delete": func() error { return one.DeleteTopic(ctx, "t") },
+		"grow":   func() error { return one.CreatePartitions(ctx, "t", 3) },
+		"alter": func() error {
+			return one.AlterTopic(ctx, "t", func(map[string]string) (map[string]string, error) {
+				return map[string]string{"retention.ms": "1000"}, nil
+			})
+		},
+	}
+	c.store.SetDown(true)
+	for what, try := range tries {
+		err := try()
+		if !errors.Is(err, broker.ErrUnavailable) || errors.Is(err, broker.ErrUnknownOutcome) || !strings.Contains(err.Error(), "nothing was changed") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	c.store.SetDown(false)
+	one.await("the store's return", func() bool { return len(one.Alarms()) == 0 && one.liveSession() != nil })
+	if len(c.keys(discovery.KeyTopic("new"))) != 0 {
+		t.Error("the topic was made after all")
+	}
+	// In the middle of it nobody knows, and must not claim to.
+	for what, try := range tries {
+		if what == "delete" {
+			continue // last
+		}
+		store.armed.Store(true)
+		if err := try(); !errors.Is(err, broker.ErrUnknownOutcome) || errors.Is(err, broker.ErrUnavailable) {
+			t.Errorf("%s in mid-air: %v", what, err)
+		}
+		c.store.SetDown(false)
+	}
+	store.armed.Store(true)
+	if err := tries["delete"](); !errors.Is(err, broker.ErrUnknownOutcome) {
+		t.Errorf("delete in mid-air: %v", err)
+	}
+	c.store.SetDown(false)
 }

@@ -39,4 +39,5 @@ var (
 	ErrInvalidName        = cluster.ErrInvalidName
 	ErrUnknownGroup       = cluster.ErrUnknownGroup
 	ErrUnavailable        = cluster.ErrUnavailable
+	ErrUnknownOutcome     = cluster.ErrUnknownOutcome
 )

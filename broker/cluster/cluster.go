@@ -23,8 +23,10 @@ var (
 	ErrInvalidName = errors.New("invalid topic name")
 	// ErrUnknownGroup: no group of that name has stored offsets.
 	ErrUnknownGroup = errors.New("unknown group")
-	// ErrUnavailable: the request may be right, but it cannot be done now; trying again can help.
+	// ErrUnavailable: the request may be right, but it cannot be done now, and nothing was changed; trying again can help.
 	ErrUnavailable = errors.New("cluster unavailable")
+	// ErrUnknownOutcome: the change may or may not have been made; look before trying again.
+	ErrUnknownOutcome = errors.New("outcome unknown")
 )
 
 // Cluster is how the broker learns who leads what and asks for changes that concern more than itself. The storage

@@ -24,6 +24,8 @@ func TestCodes(t *testing.T) {
 		record.ErrTooLarge:                      10,
 		record.ErrCRC:                           2,
 		cluster.ErrTopicExists:                  36,
+		cluster.ErrUnavailable:                  15,
+		cluster.ErrUnknownOutcome:               7,
 		fmt.Errorf("write: %w", syscall.ENOSPC): 56,
 		ErrOutOfOrder:                           45,
 		ErrDuplicateSequence:                    46,

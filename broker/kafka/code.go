@@ -101,7 +101,9 @@ var codes = []struct {
 	{cluster.ErrInvalidConfig, codeInvalidConfig},
 	{cluster.ErrInvalidName, codeInvalidTopic},
 	{cluster.ErrUnknownGroup, codeGroupIDNotFound},
-	{cluster.ErrUnavailable, codeRequestTimedOut},
+	// Of the codes that clients retry, this one says that nothing was done, and "timed out" that nobody knows.
+	{cluster.ErrUnavailable, codeCoordinatorNotAvailable},
+	{cluster.ErrUnknownOutcome, codeRequestTimedOut},
 	{errAcks, codeInvalidRequiredAcks},
 	{errAssignment, codeInvalidAssignment},
 	{errNoLeaderYet, codeLeaderNotAvailable},

@@ -193,6 +193,22 @@ func (g *group) remember(moves ...api.Move) {
 	}
 }
 
+// happened keeps a move of a partition to or from this sidecar, unless it is the
+// one that was planned here: that is in the list already, with both ends.
+func (g *group) happened(move api.Move) {
+	g.mu.Lock()
+	i := len(g.history) - 1
+	for i >= 0 && (g.history[i].Topic != move.Topic || g.history[i].Partition != move.Partition) {
+		i--
+	}
+	planned := i >= 0 && g.history[i].Cause == move.Cause &&
+		(move.To != "" && g.history[i].To == move.To || move.To == "" && g.history[i].From == move.From)
+	g.mu.Unlock()
+	if !planned {
+		g.remember(move)
+	}
+}
+
 func (g *group) moves() []api.Move {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -135,3 +135,47 @@ func drain(t *testing.T, group, topic string, want int, hosts ...*host) *tally {
 	}
 	return sum
 }
+
+// The history showed each move twice with the same text, as it was planned and
+// as it was done.
+func TestHistoryShowsAMoveOnce(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 4})
+	a, b := l.host("a"), l.host("b")
+	req := PullRequest{Group: "g", Topic: "views"}
+	a.pull(req)
+	eventually(t, "a has all", func() bool { return len(a.partitions("g", "views")) == 4 })
+	b.pull(req)
+	eventually(t, "two each", func() bool { return len(a.partitions("g", "views")) == 2 && len(b.partitions("g", "views")) == 2 })
+	type move struct {
+		partition int32
+		from, to  string
+	}
+	count := func(h *host) map[move]int {
+		g, err := h.m.Group(t.Context(), "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[move]int{}
+		for _, m := range g.History {
+			seen[move{m.Partition, m.From, m.To}]++
+		}
+		return seen
+	}
+	moved := 0
+	for _, p := range b.partitions("g", "views") {
+		if n := count(a)[move{p, "a", "b"}]; n != 1 {
+			t.Errorf("the planner shows the move of %d %d times", p, n)
+		}
+		if n := count(b)[move{p, "", "b"}]; n != 1 {
+			t.Errorf("the taker shows the move of %d %d times", p, n)
+		}
+		moved++
+	}
+	if n := len(count(a)); n != 4+moved {
+		t.Errorf("%d moves on the planner: %v", n, count(a))
+	}
+	if n := len(count(b)); n != moved {
+		t.Errorf("%d moves on the other: %v", n, count(b))
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"sidestream/discovery"
 	"sidestream/sdk/api"
 )
 
@@ -169,6 +170,41 @@ func TestLeavesWhenNobodyPulls(t *testing.T) {
 	if got := offsetsOf(a.pullSome(PullRequest{Group: "g", Topic: "views"}).Messages); got != "[1]" {
 		t.Fatal(got)
 	}
+}
+
+// In an outage of the store a group that was idle for leave_after was left, and
+// could not be joined again: its pulls answered "rebalancing" until the store
+// was back, though the sidecar had owned everything. Also within the first
+// seconds of the outage, when the session still counts as proven.
+func TestStaysWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1, "other": 1})
+	a := l.host("a", func(c *Config) { c.LeaveAfter = 300 * time.Millisecond })
+	a.pull(PullRequest{Group: "g", Topic: "views"})
+	a.pull(PullRequest{Group: "g", Topic: "other"})
+	both := func() bool { return len(a.partitions("g", "views")) == 1 && len(a.partitions("g", "other")) == 1 }
+	eventually(t, "owned", func() bool {
+		a.pull(PullRequest{Group: "g", Topic: "views"})
+		a.pull(PullRequest{Group: "g", Topic: "other"})
+		return both()
+	})
+	l.store.SetDown(true)
+	if a.session().Ownership() != discovery.Proven {
+		t.Fatal("the session is to count as proven for a while")
+	}
+	time.Sleep(900 * time.Millisecond) // three times as long as a topic is kept without a pull
+	l.produce("views", 0, 0, 1)
+	l.produce("other", 0, 0, 1)
+	for _, topic := range []string{"views", "other"} {
+		if got := offsetsOf(a.pullSome(PullRequest{Group: "g", Topic: topic, AutoAck: true}).Messages); got != "[0]" {
+			t.Fatalf("%s: %s", topic, got)
+		}
+	}
+	if !both() {
+		t.Fatal("a partition was given up")
+	}
+	l.store.SetDown(false)
+	eventually(t, "left, with the store", func() bool { return a.m.lookup("g") == nil })
 }
 
 func TestDeletedGroupBeginsAnew(t *testing.T) {

@@ -83,8 +83,14 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 			continue
 		case <-ticker.C:
 			since := time.Now().Add(-g.m.cfg.LeaveAfter)
-			for _, s := range g.all() {
-				s.unsubscribe(since)
+			// Without the store nothing is left: leaving would not come to an end,
+			// and coming back is not possible before it has, nor without the store,
+			// while what is still owned can be served.
+			leaving := g.anyIdle(since) && g.storeAnswers(sctx, sess)
+			if leaving {
+				for _, s := range g.all() {
+					s.unsubscribe(since)
+				}
 			}
 			if time.Since(checked) >= g.m.cfg.Recheck {
 				checked = time.Now()
@@ -92,9 +98,7 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 				g.forgetSince()
 				g.m.reassign(g)
 			}
-			// Without the store leaving would not come to an end, and a pull that
-			// comes meanwhile could be served.
-			if sess.Ownership() != discovery.Proven || !g.closeIfIdle(since) {
+			if !leaving || !g.closeIfIdle(since) {
 				continue
 			}
 		}
@@ -102,6 +106,36 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 	}
 	g.depart(sctx, sess, stopPlanning, &planner)
 	return true
+}
+
+// anyIdle says whether there is a topic to leave: one that is in our membership
+// and that nobody pulled since a time, or none at all.
+func (g *group) anyIdle(since time.Time) bool {
+	none := true
+	for _, s := range g.all() {
+		if s.isSubscribed() {
+			none = false
+			if s.idle(since) {
+				return true
+			}
+		}
+	}
+	return none
+}
+
+// probeTime bounds the question whether the store answers.
+const probeTime = time.Second
+
+// storeAnswers asks the store: that a session is proven says only that the
+// store answered less than a TTL ago.
+func (g *group) storeAnswers(ctx context.Context, sess discovery.Session) bool {
+	if sess.Ownership() != discovery.Proven {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	_, err := g.m.store.Get(ctx, discovery.KeyMember(g.name, g.m.id))
+	return err == nil || errors.Is(err, discovery.ErrNotFound)
 }
 
 // membership is what was written of us.

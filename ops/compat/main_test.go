@@ -14,7 +14,7 @@ import (
 // limitDownload is for all that one client needs, on a slow line.
 const limitDownload = 5 * time.Minute
 
-var workers = []*worker{confluentNew, confluentOld, kafkaPython, aiokafka, java39, java4}
+var workers = []*worker{confluentNew, confluentOld, kafkaPython, kafkaPythonOld, aiokafka, java39, java4}
 
 func TestMain(m *testing.M) {
 	code := m.Run()

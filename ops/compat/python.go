@@ -13,6 +13,10 @@ import (
 var (
 	kafkaPython = &worker{name: "kafka-python",
 		command: pythonCommand("kafka_python.py", "kafka-python==3.0.12", "zstandard==0.25.0", "python-snappy==0.7.3", "lz4==4.4.5")}
+	// kafkaPythonOld sends requests without having asked whether they are
+	// served, so it is held to the refusal of groups, and to commits.
+	kafkaPythonOld = &worker{name: "kafka-python 2.0",
+		command: pythonCommand("kafka_python.py", "kafka-python==2.0.6")}
 	aiokafka = &worker{name: "aiokafka",
 		command: pythonCommand("aiokafka_client.py", "aiokafka==0.14.0", "cramjam==2.14.0")}
 	confluentNew = &worker{name: "confluent-kafka (Python, new)",
@@ -40,7 +44,7 @@ func pythonCommand(program string, packages ...string) func(context.Context) (*e
 		client, _, _ := strings.Cut(packages[0], "==")
 		dir, err := cached("python-"+client, version+" "+strings.Join(packages, " "), func(dir string) error {
 			return download(ctx, python, append([]string{"-m", "pip", "install", "-q", "--disable-pip-version-check",
-				"--root-user-action=ignore", "--no-compile", "--target", dir}, packages...)...)
+				"--no-compile", "--target", dir}, packages...)...)
 		})
 		if err != nil {
 			return nil, err

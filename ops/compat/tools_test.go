@@ -24,6 +24,10 @@ type toolRun struct {
 // notServed is how the tools tell that they wanted to join a group.
 const notServed = `InvalidRequestException|does not support JOIN_GROUP`
 
+const group = "consumer.group.ConsumerGroupCommand"
+
+var groupKeys = []kmsg.Key{kmsg.OffsetCommit, kmsg.OffsetFetch, kmsg.DescribeGroups, kmsg.ListGroups, kmsg.DeleteGroups}
+
 // The tools in the order in which they are run, on a topic that the first
 // makes. The console consumer reads a partition, since by itself it subscribes;
 // the two that can only subscribe must end with the reason.
@@ -50,6 +54,13 @@ var tools = []toolRun{
 		needs: []kmsg.Key{kmsg.DeleteRecords}, refused: `does not support DELETE_RECORDS`},
 	{class: "LogDirsCommand", args: "--describe --topic-list tools", want: `"partition":"tools-0"`,
 		needs: []kmsg.Key{kmsg.DescribeLogDirs}, refused: `does not support DESCRIBE_LOG_DIRS`},
+	// The group is one that TestKafkaTools commits for.
+	{class: group, args: "--list", want: `(?m)^compat-java$`, needs: groupKeys, refused: `does not support`},
+	{class: group, args: "--describe --group compat-java", want: `(?m)^compat-java\s+committed\s+0\s+7\s+10\s+3\s`, needs: groupKeys, refused: `does not support`},
+	{class: group, args: "--reset-offsets --group compat-java --topic committed:0 --to-offset 5 --execute", want: `(?m)^compat-java\s+committed\s+0\s+5\s*$`,
+		needs: groupKeys, refused: `does not support`},
+	{class: group, args: "--delete --group compat-java", want: `Deletion of requested consumer groups \('compat-java'\) was successful`,
+		needs: groupKeys, refused: `does not support`},
 	{class: "ClusterTool", args: "cluster-id", want: `Cluster ID: [0-9a-f-]{36}`},
 	{class: "BrokerApiVersionsCommand", want: `Produce\(0\): .*usable: (9|1\d)`},
 	{class: "TopicCommand", args: "--alter --topic tools --partitions 3", want: `^$`},
@@ -63,8 +74,18 @@ func TestKafkaTools(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limitEach)
 	defer cancel()
 	keys := offered(ctx, t, broker)
+	if keys[kmsg.OffsetCommit] {
+		createTopic(ctx, t, broker, "committed", 1)
+		if err := (franz{}).Produce(ctx, broker, "committed", "none", Records("x", "none", 10)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := java4.ask(ctx, "commit", broker, "committed"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, run := range tools {
-		t.Run(run.class+" "+run.args, func(t *testing.T) {
+		name, _, _ := strings.Cut(run.args, " --topic")
+		t.Run(run.class+" "+name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), limitEach)
 			defer cancel()
 			flag := "--bootstrap-server " + broker
@@ -91,19 +112,8 @@ func TestKafkaTools(t *testing.T) {
 			case !regexp.MustCompile(want).MatchString(out):
 				t.Errorf("want %s; it printed:\n%s", want, out)
 			default:
-				t.Log(last(out))
+				t.Log(regexp.MustCompile(want).FindString(out))
 			}
 		})
 	}
-}
-
-// last is the last line that is not of a stack trace.
-func last(text string) string {
-	found := ""
-	for line := range strings.Lines(text) {
-		if trimmed := strings.TrimRight(line, "\n"); trimmed != "" && trimmed[0] != '\t' && trimmed[0] != ' ' {
-			found = trimmed
-		}
-	}
-	return found
 }

@@ -64,7 +64,8 @@ def commit(broker, topic):
     try:
         partition = partitions(first, topic)[0]
         first.assign([partition])
-        first.commit({partition: OffsetAndMetadata(7, '{"from":"kafka-python"}', -1)})
+        fields = (7, '{"from":"kafka-python"}', -1)[:len(OffsetAndMetadata._fields)]  # 2.0 has no epoch
+        first.commit({partition: OffsetAndMetadata(*fields)})
     finally:
         first.close(autocommit=False)
     second = consumer()

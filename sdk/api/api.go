@@ -195,7 +195,8 @@ type Offsets struct {
 	Group      string            `json:"group"`
 	Topic      string            `json:"topic"`
 	SeekEpoch  uint64            `json:"seek_epoch"`
-	Lag        int64             `json:"lag"` // messages, sum over the partitions
+	Lag        int64             `json:"lag"`               // messages, sum over the partitions whose lag is known
+	Partial    bool              `json:"partial,omitempty"` // that is not all of them: the leaders of some are away
 	Partitions []PartitionOffset `json:"partitions"`
 }
 
@@ -205,9 +206,9 @@ type PartitionOffset struct {
 	Partition  int32   `json:"partition"`
 	Position   int64   `json:"position"` // low edge: everything below is acknowledged
 	Acked      int64   `json:"acked"`    // acknowledged above the low edge
-	Start      int64   `json:"start"`    // log start offset
-	End        int64   `json:"end"`      // high watermark
-	Lag        int64   `json:"lag"`      // messages between position and end that are not acknowledged
+	Start      int64   `json:"start"`    // log start offset; -1: not known, the leader is away
+	End        int64   `json:"end"`      // high watermark; -1: not known, the leader is away
+	Lag        int64   `json:"lag"`      // messages between position and end that are not acknowledged; -1: not known, as End
 	LagSeconds float64 `json:"lag_seconds"`
 	InFlight   int     `json:"in_flight"`
 	Owner      string  `json:"owner,omitempty"`

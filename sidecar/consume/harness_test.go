@@ -104,6 +104,7 @@ type host struct {
 	local      *offsets.Local
 	checkpoint *offsets.Checkpointer
 	reg        discovery.Registration
+	registry   *prometheus.Registry
 	interval   *atomic.Int64 // of checkpoints
 	cancel     context.CancelFunc
 	wg         sync.WaitGroup
@@ -132,7 +133,7 @@ func (l *lab) hostIn(id, dir string, change ...func(*Config)) *host {
 	if l.log != nil {
 		log = l.log
 	}
-	h := &host{lab: l, id: id, dir: dir, store: l.store.Client(), interval: new(atomic.Int64)}
+	h := &host{lab: l, id: id, dir: dir, store: l.store.Client(), interval: new(atomic.Int64), registry: prometheus.NewRegistry()}
 	h.interval.Store(int64(20 * time.Millisecond))
 	must := func(err error) {
 		l.t.Helper()
@@ -163,7 +164,7 @@ func (l *lab) hostIn(id, dir string, change ...func(*Config)) *host {
 	h.m, err = New(cfg, Deps{
 		ID: id, Nonce: id, Service: service, Store: h.store, Session: h.session,
 		Registration: func() discovery.Registration { return h.reg },
-		Upstream:     h.up, Local: h.local, Checkpointer: h.checkpoint, Logger: log, Registerer: prometheus.NewRegistry(),
+		Upstream:     h.up, Local: h.local, Checkpointer: h.checkpoint, Logger: log, Registerer: h.registry,
 	})
 	must(err)
 	h.wg.Go(func() { _ = h.checkpoint.Run(ctx) })

@@ -232,7 +232,9 @@ func (m *Manager) forget(g *group) {
 	defer m.mu.Unlock()
 	delete(m.groups, g.name)
 	for _, s := range g.all() {
-		m.metrics.lag.DeleteLabelValues(g.name, s.topic)
+		for _, gauge := range []*prometheus.GaugeVec{m.metrics.lag, m.metrics.lagUnknown, m.metrics.unreadable} {
+			gauge.DeleteLabelValues(g.name, s.topic)
+		}
 	}
 }
 

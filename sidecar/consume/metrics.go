@@ -12,6 +12,8 @@ type metrics struct {
 	returned    *prometheus.CounterVec
 	jumped      *prometheus.CounterVec
 	lag         *prometheus.GaugeVec
+	lagUnknown  *prometheus.GaugeVec
+	unreadable  *prometheus.GaugeVec
 
 	moves           *prometheus.CounterVec
 	plans           *prometheus.CounterVec
@@ -29,18 +31,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	single := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "sidestream_consume_" + name, Help: help})
 	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sidestream_consume_" + name, Help: help}, []string{"group", "topic"})
+	}
 	m := &metrics{
-		delivered:   counter("messages_delivered_total", "Messages handed to applications, redeliveries included.", "group", "topic"),
-		redelivered: counter("messages_redelivered_total", "Messages handed out with an attempt above 1.", "group", "topic"),
-		acked:       counter("messages_acked_total", "Messages acknowledged for the first time.", "group", "topic"),
-		nacked:      counter("messages_nacked_total", "Receipts refused by the application.", "group", "topic"),
-		expired:     counter("leases_expired_total", "Messages whose lease ran out.", "group", "topic"),
-		returned:    counter("messages_returned_total", "Messages taken back because the answer could not be written.", "group", "topic"),
-		jumped:      counter("offsets_jumped_total", "Offsets passed over because the log no longer has them.", "group", "topic"),
-		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sidestream_consume_lag_messages",
-			Help: "Messages not acknowledged of the partitions that this sidecar owns.",
-		}, []string{"group", "topic"}),
+		delivered:       counter("messages_delivered_total", "Messages handed to applications, redeliveries included.", "group", "topic"),
+		redelivered:     counter("messages_redelivered_total", "Messages handed out with an attempt above 1.", "group", "topic"),
+		acked:           counter("messages_acked_total", "Messages acknowledged for the first time.", "group", "topic"),
+		nacked:          counter("messages_nacked_total", "Receipts refused by the application.", "group", "topic"),
+		expired:         counter("leases_expired_total", "Messages whose lease ran out.", "group", "topic"),
+		returned:        counter("messages_returned_total", "Messages taken back because the answer could not be written.", "group", "topic"),
+		jumped:          counter("offsets_jumped_total", "Offsets passed over because the log no longer has them.", "group", "topic"),
+		lag:             gauge("lag_messages", "Messages not acknowledged of the partitions that this sidecar owns, as far as their leaders told."),
+		lagUnknown:      gauge("lag_unknown_partitions", "Partitions of this sidecar whose lag is not known or old, since their leaders are away: the lag lacks them."),
+		unreadable:      gauge("unreadable_partitions", "Partitions of this sidecar that stand still at records which nobody can read, until somebody seeks past them."),
 		moves:           counter("rebalances_total", "Partitions taken and released by this sidecar.", "group", "kind"),
 		plans:           counter("plans_total", "Plans made by this sidecar.", "group"),
 		membershipsLost: single("memberships_lost_total", "Group memberships that ended because the session was lost."),
@@ -53,7 +57,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag,
+		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable,
 			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered)
 	}
 	return m

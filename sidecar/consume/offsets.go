@@ -43,7 +43,7 @@ func (m *Manager) Offsets(ctx context.Context, group, topic string) (api.Offsets
 	if seek != nil {
 		out.SeekEpoch = seek.Epoch
 	}
-	// Partitions whose leader is away are left out: -1 says so.
+	// Partitions whose leader is away are left out: -1 says so. It is no lag of 0.
 	starts, _ := m.up.StartOffsets(ctx, topic)
 	ends, _ := m.up.EndOffsets(ctx, topic)
 	var s *share
@@ -78,13 +78,16 @@ func (m *Manager) Offsets(ctx context.Context, group, topic string) (api.Offsets
 		}
 		po.Position = pos.Low
 		po.Acked = pos.AckedBetween(pos.Low, 1<<63-1)
+		po.Lag = -1
 		if po.End >= 0 {
 			po.Lag = max(0, po.End-max(pos.Low, po.Start)-pos.AckedBetween(max(pos.Low, po.Start), po.End))
+			out.Lag += po.Lag
+		} else {
+			out.Partial = true
 		}
 		if po.Lag == 0 {
 			po.LagSeconds = 0
 		}
-		out.Lag += po.Lag
 		out.Partitions = append(out.Partitions, po)
 	}
 	return out, nil

@@ -214,17 +214,27 @@ func (s *share) goneError() *api.Error {
 func (s *share) tick(now time.Time) {
 	ready := false
 	var lag int64
+	unknown, unreadable := 0, 0
 	owned := false
 	for _, o := range s.list() {
 		view := o.tick(now)
 		ready = ready || view.why == window.Ready && view.state == stateOwned
 		owned = owned || view.state == stateOwned
 		lag += view.lag
+		switch {
+		case view.unreadable:
+			unreadable++
+		case view.trouble != "":
+			unknown++
+		}
 	}
 	if ready {
 		s.wake()
 	}
+	m := s.g.m.metrics
 	if owned {
-		s.g.m.metrics.lag.WithLabelValues(s.g.name, s.topic).Set(float64(lag))
+		m.lag.WithLabelValues(s.g.name, s.topic).Set(float64(lag))
 	}
+	m.lagUnknown.WithLabelValues(s.g.name, s.topic).Set(float64(unknown))
+	m.unreadable.WithLabelValues(s.g.name, s.topic).Set(float64(unreadable))
 }

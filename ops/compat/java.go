@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -33,7 +34,14 @@ func javaClients(pom string) func(context.Context) (*exec.Cmd, error) {
 // repository is kept beside it, so that nothing is written into the home folder.
 func jars(ctx context.Context, pom string) (string, error) {
 	if err := need("java", "javac", "mvn"); err != nil {
-		return "", fmt.Errorf("the Java clients need a JDK of version 17 and Maven: %w", err)
+		return "", fmt.Errorf("the Java parts need a JDK of version %d or newer, and Maven: %w", oldestJava, err)
+	}
+	version, err := javacVersion(ctx)
+	if err != nil {
+		return "", err
+	}
+	if version < oldestJava {
+		return "", fmt.Errorf("the Java parts need a JDK of version %d or newer, and this is %d: %w", oldestJava, version, errMissing)
 	}
 	file := filepath.Join("java", pom, "pom.xml")
 	text, err := os.ReadFile(file)
@@ -48,6 +56,24 @@ func jars(ctx context.Context, pom string) (string, error) {
 		return download(ctx, "mvn", "-q", "-B", "-f", file, "-Dmaven.repo.local="+repository,
 			"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+dir)
 	})
+}
+
+// oldestJava is what Kafka's tools of release 4 need.
+const oldestJava = 17
+
+// javacVersion returns the first number of the compiler's version.
+func javacVersion(ctx context.Context) (int, error) {
+	out, err := run(ctx, "", "javac", "-version") // javac 17.0.15; before 9 on the other stream
+	if err != nil {
+		return 0, err
+	}
+	number := strings.TrimPrefix(strings.TrimSpace(out), "javac ")
+	end := strings.IndexFunc(number+".", func(r rune) bool { return r < '0' || r > '9' })
+	version, err := strconv.Atoi(number[:end])
+	if err != nil {
+		return 0, nil // older than any that prints so
+	}
+	return version, nil
 }
 
 // classPath compiles java/<program>.java against the jars of a pom.

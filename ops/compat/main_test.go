@@ -3,6 +3,7 @@ package compat
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func present[C interface{ Name() string }](t *testing.T, clients []C) []C {
 		cancel()
 		switch {
 		case errors.Is(err, errMissing):
-			t.Run(w.Name(), func(t *testing.T) { t.Skipf("left out: %v", err) })
+			t.Run(w.Name(), func(t *testing.T) { leaveOut(t, err) })
 		case err != nil:
 			t.Errorf("%s: %v", w.Name(), err)
 		default:
@@ -50,6 +51,13 @@ func present[C interface{ Name() string }](t *testing.T, clients []C) []C {
 	return found
 }
 
+// leaveOut skips a test, and says so also where go test is not verbose.
+func leaveOut(t *testing.T, err error) {
+	t.Helper()
+	fmt.Printf("left out: %s: %v\n", t.Name(), err)
+	t.SkipNow()
+}
+
 // needJava skips a test where there is none, and downloads what a pom names.
 func needJava(t *testing.T, pom string) {
 	t.Helper()
@@ -57,7 +65,7 @@ func needJava(t *testing.T, pom string) {
 	defer cancel()
 	_, err := jars(ctx, pom)
 	if errors.Is(err, errMissing) {
-		t.Skipf("left out: %v", err)
+		leaveOut(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // CompactOptions bound what one compaction takes of the machine.
@@ -231,10 +229,6 @@ func (c *compaction) run() error {
 		if now != cuts || clean.Offset != end {
 			return errOvertaken
 		}
-	}
-	if c.done.Passes > 0 {
-		l.logger.Info("compacted", zap.String("log", l.dir), zap.Int("passes", c.done.Passes), zap.Int("segments", c.done.Segments),
-			zap.Int64("records_removed", c.done.Records), zap.Int64("bytes_reclaimed", c.done.Reclaimed))
 	}
 	return nil
 }

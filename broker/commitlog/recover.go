@@ -70,20 +70,6 @@ func (l *Log) list() (folder, error) {
 	return f, nil
 }
 
-// listSwapped reads the folder and finishes what a compaction has begun.
-func (l *Log) listSwapped() (folder, error) {
-	f, err := l.list()
-	if err != nil || len(f.swaps) == 0 {
-		return f, err
-	}
-	for _, base := range f.swaps {
-		if err := l.finishSwap(base, f.segments); err != nil {
-			return f, err
-		}
-	}
-	return l.list()
-}
-
 // recover brings the log to where it can be served. After a clean stop it reads
 // the folder's names and the small checkpoint; after a crash also what lies
 // beyond the recovery point.

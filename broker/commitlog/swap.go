@@ -2,7 +2,7 @@ package commitlog
 
 import (
 	"errors"
-	"io"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"sidestream/broker/disk"
+	"sidestream/broker/record"
 )
 
 // Suffixes of a segment that is to replace others (Kafka, LogFileUtils): being
@@ -18,6 +19,9 @@ import (
 const (
 	cleanedSuffix = ".cleaned"
 	swapSuffix    = ".swap"
+	// setAsideSuffix is ours: a segment that was to replace others and is not
+	// sound.
+	setAsideSuffix = ".swap-damaged"
 )
 
 // swapIn puts a segment, whose files are complete and synced under their names
@@ -109,14 +113,42 @@ func (l *Log) removeFiles(base int64) error {
 	return nil
 }
 
+// listSwapped reads the folder and finishes what a compaction has begun.
+func (l *Log) listSwapped() (folder, error) {
+	f, err := l.list()
+	if err != nil || len(f.swaps) == 0 {
+		return f, err
+	}
+	for _, base := range f.swaps {
+		if err := l.finishSwap(base, f.segments); err != nil {
+			return f, err
+		}
+	}
+	return l.list()
+}
+
 // finishSwap puts a segment in its place that a crash has left on its way there.
-// It is complete. The segments that it replaces are those that begin below its
-// end; its indexes are made when they are needed.
+// The segments that it replaces are those that begin below its end, which is the
+// beginning of another one; its indexes are made when they are needed.
+//
+// It was synced before it got that name. If it is not sound the disk has damaged
+// it: then it is set aside, and nothing is removed for it.
 func (l *Log) finishSwap(base int64, segments []*segment) error {
 	name := l.path(base, logSuffix)
 	end, err := l.endOfSwap(name+swapSuffix, base)
+	if err == nil && !slices.ContainsFunc(segments, func(s *segment) bool { return s.base == end && end > base }) {
+		err = fmt.Errorf("%w: it ends at %d, where no segment begins", errOffsets, end)
+	}
 	if err != nil {
-		return err
+		if isIOError(err) {
+			return err
+		}
+		l.metrics.damage.Inc()
+		l.logger.Error("a compacted segment is damaged and set aside", zap.String("file", name+setAsideSuffix), zap.NamedError("found", err))
+		if err := l.fs.Rename(name+swapSuffix, name+setAsideSuffix); err != nil {
+			return err
+		}
+		return l.fs.SyncDir(l.dir)
 	}
 	l.logger.Info("finishing a compaction", zap.String("log", l.dir), zap.Int64("segment", base), zap.Int64("end", end))
 	for _, s := range segments {
@@ -138,7 +170,7 @@ func (l *Log) finishSwap(base int64, segments []*segment) error {
 	return l.fs.SyncDir(l.dir)
 }
 
-// endOfSwap is the offset after the segment's last batch, by the headers.
+// endOfSwap is the offset after the segment's last batch, if all are sound.
 func (l *Log) endOfSwap(name string, base int64) (end int64, err error) {
 	f, err := l.fs.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
@@ -149,29 +181,11 @@ func (l *Log) endOfSwap(name string, base int64) (end int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	w := newWalker(f, 0, size, &headerWindows)
+	w := newWalker(f, 0, size, &checkWindows)
 	defer w.done()
 	o := bounds{base, base + maxSegmentBytes}
-	for {
-		h, err := w.header()
-		if err == nil {
-			err = o.check(h)
-		}
-		if err == io.EOF {
-			return o.next, nil
-		}
-		if err != nil {
-			if isIOError(err) {
-				return 0, err
-			}
-			// Damage, since it was synced before it got its name. What lies
-			// behind is in the old segments as long as they are there.
-			l.logger.Error("a compacted segment is damaged", zap.String("file", name), zap.Error(err))
-			return o.next, nil
-		}
-		o.next = h.NextOffset()
-		w.skip(h)
-	}
+	err = w.scan(&o, func(record.Header, int64) {})
+	return o.next, err
 }
 
 // cleanedFile is the log file of a replacement while it is written.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -21,37 +22,52 @@ const (
 	alarmReplicated = "replication"
 )
 
-// alarms is what an operator must look at. A raised alarm is logged once.
+// sameAlarm is how long the log is silent about an alarm that stands though its
+// text changes: a count in it goes up, or an error comes in other words.
+const sameAlarm = time.Minute
+
+// alarms is what an operator must look at. A raised alarm is logged once, and
+// again when its text has changed, at most once in sameAlarm.
 type alarms struct {
 	log   *zap.Logger
 	gauge prometheus.Gauge
 
-	mu  sync.Mutex        // guards set
-	set map[string]string // text by kind
+	mu  sync.Mutex       // guards set
+	set map[string]alarm // by kind
+}
+
+type alarm struct {
+	text   string
+	logged string // text that the log has
+	at     time.Time
 }
 
 func newAlarms(log *zap.Logger, gauge prometheus.Gauge) *alarms {
-	return &alarms{log: log, gauge: gauge, set: map[string]string{}}
+	return &alarms{log: log, gauge: gauge, set: map[string]alarm{}}
 }
 
 // put raises the alarm of a kind, or clears it when the text is empty.
 func (a *alarms) put(kind, text string) {
 	a.mu.Lock()
-	before := a.set[kind]
+	before, stood := a.set[kind]
+	now := alarm{text: text, logged: before.logged, at: before.at}
+	tell := text != "" && text != before.logged && (!stood || time.Since(before.at) >= sameAlarm)
+	if tell {
+		now.logged, now.at = text, time.Now()
+	}
 	if text == "" {
 		delete(a.set, kind)
 	} else {
-		a.set[kind] = text
+		a.set[kind] = now
 	}
 	n := len(a.set)
 	a.mu.Unlock()
 	a.gauge.Set(float64(n))
 	switch {
-	case text == before:
-	case text == "":
-		a.log.Info("alarm cleared", zap.String("alarm", before))
-	default:
+	case tell:
 		a.log.Warn("alarm", zap.String("alarm", text))
+	case text == "" && stood:
+		a.log.Info("alarm cleared", zap.String("alarm", before.text))
 	}
 }
 
@@ -59,5 +75,10 @@ func (a *alarms) put(kind, text string) {
 func (a *alarms) list() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Sorted(maps.Values(a.set))
+	var texts []string
+	for alarm := range maps.Values(a.set) {
+		texts = append(texts, alarm.text)
+	}
+	slices.Sort(texts)
+	return texts
 }

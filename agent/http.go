@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +47,12 @@ type PartitionStatus struct {
 	Start     int64  `json:"start"`
 	End       int64  `json:"end"`
 	Bytes     int64  `json:"bytes"`
+}
+
+// Health is the answer to GET /healthz and /readyz, in the sidecar's form.
+type Health struct {
+	Status string   `json:"status"` // ok, or what is wrong
+	Causes []string `json:"causes,omitempty"`
 }
 
 // serveHTTP binds the endpoints and serves them until stop is called.
@@ -108,7 +116,7 @@ func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
 	}
 	switch path {
 	case "/healthz":
-		c.SetBodyString("ok\n")
+		answer(c, fasthttp.StatusOK, Health{Status: "ok"})
 	case "/readyz":
 		a.readyz(c)
 	case "/status":
@@ -123,11 +131,11 @@ func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
 func (a *Agent) readyz(c *fasthttp.RequestCtx) {
 	select {
 	case <-a.life.Done():
-		fail(c, fasthttp.StatusServiceUnavailable, "stopping", "the agent is stopping")
+		answer(c, fasthttp.StatusServiceUnavailable, Health{"not ready", []string{"stopping"}})
 	case <-a.ready:
-		c.SetBodyString("ready\n")
+		answer(c, fasthttp.StatusOK, Health{Status: "ok", Causes: a.Alarms()})
 	default:
-		fail(c, fasthttp.StatusServiceUnavailable, "starting", "the agent has not taken its partitions yet; see /status")
+		answer(c, fasthttp.StatusServiceUnavailable, Health{"not ready", append([]string{"starting: the agent has not taken its partitions yet"}, a.Alarms()...)})
 	}
 }
 
@@ -154,6 +162,9 @@ func (a *Agent) Status() Status {
 		s.Partitions = append(s.Partitions, PartitionStatus{Topic: h.Topic, Partition: h.Partition,
 			Epoch: t.Partitions[h.Partition].Epoch, Start: h.Start, End: h.End, Bytes: h.Bytes})
 	}
+	slices.SortFunc(s.Partitions, func(a, b PartitionStatus) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
 	return s
 }
 

@@ -35,12 +35,13 @@ func TestHTTP(t *testing.T) {
 	c := newTestCluster(t)
 	one := c.started("one")[0]
 	one.create("t", 2)
-	one.await("a settled status", func() bool { return len(one.Status().Partitions) == 2 })
+	one.create("a", 8)
+	one.await("a settled status", func() bool { return len(one.Status().Partitions) == 10 })
 
-	if code, body := call(t, one, "GET", "/healthz", ""); code != 200 || body != "ok\n" {
+	if code, body := call(t, one, "GET", "/healthz", ""); code != 200 || body != "{\n  \"status\": \"ok\"\n}\n" {
 		t.Errorf("healthz: %d %q", code, body)
 	}
-	if code, body := call(t, one, "GET", "/readyz", ""); code != 200 {
+	if code, body := call(t, one, "GET", "/readyz", ""); code != 200 || !strings.Contains(body, `"status": "ok"`) {
 		t.Errorf("readyz: %d %q", code, body)
 	}
 	code, body := call(t, one, "GET", "/status", "")
@@ -48,13 +49,18 @@ func TestHTTP(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &s); err != nil || code != 200 {
 		t.Fatalf("status: %d %v %s", code, err, body)
 	}
-	if s.ID != 1 || s.ClusterID == "" || s.Controller != 1 || len(s.Partitions) != 2 || s.Store != "same" || s.Session != "proven" || s.Broker != one.BrokerAddr() {
+	if s.ID != 1 || s.ClusterID == "" || s.Controller != 1 || len(s.Partitions) != 10 || s.Store != "same" || s.Session != "proven" || s.Broker != one.BrokerAddr() {
 		t.Errorf("status: %+v", s)
+	}
+	for i, p := range s.Partitions { // for people, and for diff
+		if want := (PartitionStatus{Topic: "a", Partition: int32(i)}); i < 8 && (p.Topic != want.Topic || p.Partition != want.Partition) {
+			t.Errorf("partition %d of the status is %s-%d", i, p.Topic, p.Partition)
+		}
 	}
 	if !strings.Contains(body, `"alarms": []`) {
 		t.Errorf("no empty list of alarms in %s", body)
 	}
-	if code, body := call(t, one, "GET", "/metrics", ""); code != 200 || !strings.Contains(body, "sidestream_agent_led_partitions 2") || !strings.Contains(body, "sidestream_agent_controller 1") {
+	if code, body := call(t, one, "GET", "/metrics", ""); code != 200 || !strings.Contains(body, "sidestream_agent_led_partitions 10") || !strings.Contains(body, "sidestream_agent_controller 1") {
 		t.Errorf("metrics: %d %s", code, body)
 	}
 
@@ -68,7 +74,7 @@ func TestHTTP(t *testing.T) {
 		"no JSON":           {"POST", "/metadata/rebuild", "x", 400, "cluster_id"},
 		"no cluster":        {"POST", "/metadata/rebuild", "{}", 400, "cluster_id"},
 		"another cluster":   {"POST", "/metadata/rebuild", `{"cluster_id":"aaaaaaaa-0000-4000-8000-000000000001"}`, 409, s.ClusterID},
-		"nothing to do":     {"POST", "/metadata/rebuild", `{"cluster_id":"` + s.ClusterID + `"}`, 200, `"unchanged": 2`},
+		"nothing to do":     {"POST", "/metadata/rebuild", `{"cluster_id":"` + s.ClusterID + `"}`, 200, `"unchanged": 10`},
 		"posting to status": {"POST", "/status", "", 405, "use GET"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +107,7 @@ func TestHTTPBeforeTheStoreIsThere(t *testing.T) {
 	if code, _ := call(t, one, "GET", "/healthz", ""); code != 200 {
 		t.Errorf("healthz: %d", code)
 	}
-	if code, body := call(t, one, "GET", "/readyz", ""); code != 503 || !strings.Contains(body, "starting") {
+	if code, body := call(t, one, "GET", "/readyz", ""); code != 503 || !strings.Contains(body, `"status": "not ready"`) || !strings.Contains(body, "starting") {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	if code, body := call(t, one, "GET", "/status", ""); code != 200 || !strings.Contains(body, `"id": 0`) {

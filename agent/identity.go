@@ -135,7 +135,15 @@ func (a *Agent) settleCluster(ctx context.Context) (facts.Cluster, error) {
 		}
 		if folder != "" {
 			cluster := facts.Compare(folder, storeID)
-			a.clusterAlarm(cluster, storeID)
+			switch f, _ := a.mirror.Latest(); {
+			case a.theBroker() == nil:
+				a.clusterAlarm(cluster, storeID)
+			case f.Cluster != cluster:
+				// The reconciler raises and clears the alarm by the mirror's picture.
+				// If both did, the alarm would come and go while one has yet to see
+				// what the other has seen.
+				a.mirror.Resync()
+			}
 			return cluster, nil
 		}
 		if err := a.makeCluster(ctx); err != nil {
@@ -177,7 +185,8 @@ func (a *Agent) makeCluster(ctx context.Context) error {
 	for _, in := range instances {
 		if other := in.Meta["cluster-id"]; other != "" {
 			text := fmt.Sprintf("the store has no cluster-id, but broker %s of cluster %s is registered: the store was wiped; "+
-				"run `sidestream metadata rebuild` there (or deregister service %s if that cluster is gone for good)", in.Meta["id"], other, in.ID)
+				"run `sidestream metadata rebuild --cluster-id %s --agent HOST:4101` with the address of each of its agents (or deregister service %s if that cluster is gone for good)",
+				in.Meta["id"], other, other, in.ID)
 			a.alarms.put(alarmCluster, text)
 			return fmt.Errorf("%w: %s", errBlocked, text)
 		}
@@ -193,12 +202,18 @@ func (a *Agent) makeCluster(ctx context.Context) error {
 	return err
 }
 
+// rebuildHint is what an operator is to run when the store has lost keys.
+func (a *Agent) rebuildHint() string {
+	return fmt.Sprintf("run metadata rebuild: `sidestream metadata rebuild --cluster-id %s --agent %s` with every agent: "+
+		"name them all by further --agent HOST:PORT, or run it on each host with its own", a.folderCluster(), a.HTTPAddr())
+}
+
 // clusterAlarm raises or clears the alarm about the cluster-id.
 func (a *Agent) clusterAlarm(c facts.Cluster, storeID string) {
 	switch c {
 	case facts.Missing:
-		a.alarms.put(alarmCluster, fmt.Sprintf("cluster-id missing: run metadata rebuild (`sidestream metadata rebuild %s` keeps this folder's cluster); "+
-			"what is led goes on being served, nothing else is done", a.folderCluster()))
+		a.alarms.put(alarmCluster, fmt.Sprintf("cluster-id missing: %s; "+
+			"what is led goes on being served, nothing else is done", a.rebuildHint()))
 	case facts.Foreign:
 		a.alarms.put(alarmCluster, fmt.Sprintf("the store belongs to cluster %s and this folder to %s: nothing is taken or removed; "+
 			"point this agent at its own store", storeID, a.folderCluster()))

@@ -269,8 +269,8 @@ func (a *Agent) reportDecision(s situation, t todo) {
 	a.clusterAlarm(s.facts.Cluster, s.facts.StoreID)
 	text := ""
 	if n := len(t.unknown); n > 0 {
-		text = fmt.Sprintf("%d partitions on disk are unknown to the store (%s): nothing was removed; if the store lost them, run metadata rebuild on this host",
-			n, names(s, t.unknown))
+		text = fmt.Sprintf("%d partitions on disk are unknown to the store (%s): nothing was removed; if the store lost them, %s",
+			n, names(s, t.unknown), a.rebuildHint())
 	}
 	a.alarms.put(alarmUnknown, text)
 	text = ""

@@ -130,7 +130,8 @@ func fatal(err error) bool {
 func (r *registrar) storeAlarm(err error) string {
 	switch s := r.a.liveSession(); {
 	case s != nil && s.Ownership() == discovery.Unproven:
-		return fmt.Sprintf("the coordination store has not answered for %s: serving goes on, nothing fails over and no topic can change", s.Age().Round(time.Second))
+		return fmt.Sprintf("the coordination store has not answered since %s: serving goes on, nothing fails over and no topic can change",
+			time.Now().Add(-s.Age()).UTC().Format("15:04:05 UTC"))
 	case err != nil && !fatal(err) && !errors.Is(err, errForeign) && !errors.Is(err, errBlocked):
 		return "not registered in the coordination store: " + err.Error()
 	}

@@ -22,7 +22,7 @@ func TestConsumeHandlesInOrderAndAcknowledges(t *testing.T) {
 		var got []string
 		err := newClient(t, f).Consume(ctx, "g", "t", sdk.ConsumeOptions{}, func(_ context.Context, m api.Message) error {
 			if got = append(got, *m.Value); len(got) == 3 {
-				time.AfterFunc(time.Minute, cancel) // three pulls that find nothing, then the end
+				time.AfterFunc(50*time.Second, cancel) // in the third pull that finds nothing
 			}
 			return nil
 		})

@@ -312,6 +312,7 @@ func TestHintsAreForTheShell(t *testing.T) {
 	for code, c := range map[api.Code][2]string{
 		api.CodeTopicNotFound: {"topic t does not exist: create it with PUT /topics/t", `lines 1 to 1: topic_not_found: topic t does not exist: create it with "sidestream topic create"`},
 		api.CodeGroupNotFound: {"group g does not exist: its first pull, or PUT /groups/g, makes it", `lines 1 to 1: group_not_found: group g does not exist: its first "sidestream consume" makes it; "sidestream group list" shows what there is`},
+		api.CodeGroupConfig:   {"group g begins at from=earliest, not at latest: leave from out, or change it with PUT /groups/g", `lines 1 to 1: group_config: group g begins at from=earliest, not at latest: leave --from out, take another --group, or move it with "sidestream group seek"`},
 		api.CodeBadRequest:    {"max=0: use 1 to 1000", "lines 1 to 1: bad_request: max=0: use 1 to 1000"},
 	} {
 		if got := message(fmt.Errorf("lines 1 to 1: %w", api.NewError(code, c[0]))); got != c[1] {

@@ -57,7 +57,7 @@ Lists are ` + "`a,b`" + ` and maps ` + "`k=v,k2=v2`" + ` in the environment and 
 
 ` + "`sidestream config check agent`" + ` (or ` + "`sidecar`" + `) prints the settings in effect and where each comes from, or every error. ` + "`sidestream dev`" + ` has flags of its own and reads no file.
 
-Consul's standard variables (` + "`CONSUL_HTTP_ADDR`, `CONSUL_HTTP_TOKEN`, `CONSUL_CACERT`" + ` and so on) are honoured where the ` + "`consul`" + ` section is silent.
+Consul's standard variables (` + "`CONSUL_HTTP_ADDR`, `CONSUL_HTTP_TOKEN`, `CONSUL_CACERT`" + ` and so on) are honoured where the ` + "`consul`" + ` section is silent; ` + "`config check`" + ` shows what they give.
 
 Sample files: [agent.yaml](../deploy/agent.yaml), [sidecar.yaml](../deploy/sidecar.yaml).
 `

@@ -228,6 +228,7 @@ func message(err error) string {
 		from, to string
 	}{
 		{api.CodeTopicNotFound, ": create it with PUT ", `: create it with "sidestream topic create"`},
+		{api.CodeGroupConfig, ": leave from out, or change it with PUT ", `: leave --from out, take another --group, or move it with "sidestream group seek"`},
 		{api.CodeGroupNotFound, ": its first pull, or PUT ", `: its first "sidestream consume" makes it; "sidestream group list" shows what there is`},
 	} {
 		if what, _, found := strings.Cut(e.Message, hint.from); found && e.Code == hint.code {

@@ -48,7 +48,7 @@ func admin(cmd *cobra.Command, run func(context.Context, *kadm.Client, []string)
 		if err := kafka.Ping(pingCtx); err != nil {
 			return fmt.Errorf("no broker answers at %s (is one running? see --bootstrap): %w", strings.Join(seeds, ", "), err)
 		}
-		defer after(0, cmd.ErrOrStderr(), fmt.Sprintf("waiting for the brokers, up to %s (after the loss of a host it takes them about 20s to have a controller again)", adminTimeout))()
+		defer after(0, cmd.ErrOrStderr(), fmt.Sprintf("waiting for the brokers, up to %s (after the loss of a host they first need another controller)", adminTimeout))()
 		return run(ctx, kadm.NewClient(kafka), args)
 	}
 	return cmd

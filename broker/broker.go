@@ -121,7 +121,9 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 
 func (b *Broker) serverConfig() kafka.Config {
 	c := b.cfg
+	produce, fetch, _ := c.Quota.quotas() // Validate has seen to it
 	return kafka.Config{
+		Produce: produce, Fetch: fetch,
 		Listen: c.Listen, Loops: c.Loops,
 		MaxRequestBytes: c.MaxRequestBytes, MaxRequestMemory: c.MaxRequestMemory,
 		MaxConnections: c.MaxConnections, MaxConnectionsPerIP: c.MaxConnectionsPerIP,

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"sidestream/broker/kafka"
 )
 
 // Config says how a broker serves. The zero value is not usable: start from DefaultConfig.
@@ -21,7 +23,7 @@ type Config struct {
 	Loops     int      `yaml:"loops" help:"Event loops for small requests, 1 to 64; 2 by default, since disk and network waits happen outside them."`
 
 	MaxRequestBytes        int64         `yaml:"max_request_bytes" help:"Largest request frame in bytes, 1 KiB to 2 GiB; 100 MiB by default as in Kafka (socket.request.max.bytes); a larger one closes the connection."`
-	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 256 MiB by default; further requests wait unread."`
+	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 128 MiB by default; further requests wait unread, and up to 16 MiB more are kept for the next ones."`
 	MaxConnections         int           `yaml:"max_connections" help:"Connections in all, at least 1; 10000 by default; a further one is closed at once."`
 	MaxConnectionsPerIP    int           `yaml:"max_connections_per_ip" help:"Connections from one IP address, at least 1; 5000 by default; a further one is closed at once."`
 	MaxInFlightRequests    int           `yaml:"max_in_flight_requests" help:"Requests of one connection that may be unanswered at once, 1 to 10000; 100 by default; further ones wait unread."`
@@ -38,7 +40,41 @@ type Config struct {
 	CompactBytesPerSecond  int64         `yaml:"compact_bytes_per_second" help:"Bytes that compaction reads a second at most, 0 for no limit; 32 MiB by default, so that it leaves the disk to clients."`
 	ScrubInterval          time.Duration `yaml:"scrub_interval" help:"Pause between two rounds in which all logs are read and their checksums are checked, so that a disk's silent damage is found; 168h by default, 0 for never, else at least 1s."`
 	ScrubBytesPerSecond    int64         `yaml:"scrub_bytes_per_second" help:"Bytes that the round reads a second at most, at least 1024; 8 MiB by default."`
+	Quota                  QuotaConfig   `yaml:"quota" help:"Bytes that clients may send and fetch."`
 	OpenParallelism        int           `yaml:"open_parallelism" help:"Partitions opened at once when the broker starts, 1 to 256; 8 by default."`
+}
+
+// QuotaConfig bounds what a client id takes of this broker.
+type QuotaConfig struct {
+	ProduceBytesPerSecond int64             `yaml:"produce_bytes_per_second" help:"Bytes of records that each client id may produce a second to this broker, 0, the default, for no limit; a client over it is told to wait and not read meanwhile."`
+	FetchBytesPerSecond   int64             `yaml:"fetch_bytes_per_second" help:"Bytes of records that each client id may fetch a second from this broker, 0, the default, for no limit."`
+	ProduceClients        map[string]string `yaml:"produce_clients" help:"Client ids with a limit of their own, bytes a second each, 0 for none, such as loader: 1048576."`
+	FetchClients          map[string]string `yaml:"fetch_clients" help:"The same for fetching."`
+}
+
+// quota reads one pair of settings.
+func quota(key string, def int64, clients map[string]string) (kafka.Quota, error) {
+	q := kafka.Quota{Default: def, Clients: map[string]int64{}}
+	if def < 0 {
+		return q, fmt.Errorf("quota.%s_bytes_per_second: got %d: use 0 for no limit, or a number of bytes", key, def)
+	}
+	for id, text := range clients {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 {
+			return q, fmt.Errorf("quota.%s_clients: got %q for client %q: use a number of bytes a second such as 1048576, or 0 for no limit", key, text, id)
+		}
+		q.Clients[id] = n
+	}
+	return q, nil
+}
+
+// quotas reads both.
+func (c QuotaConfig) quotas() (produce, fetch kafka.Quota, err error) {
+	if produce, err = quota("produce", c.ProduceBytesPerSecond, c.ProduceClients); err != nil {
+		return produce, fetch, err
+	}
+	fetch, err = quota("fetch", c.FetchBytesPerSecond, c.FetchClients)
+	return produce, fetch, err
 }
 
 // DefaultConfig returns a configuration that serves on 127.0.0.1:9092. DataDir and ID are still to be set.
@@ -47,7 +83,7 @@ func DefaultConfig() Config {
 		Listen:                 "127.0.0.1:9092",
 		Loops:                  2,
 		MaxRequestBytes:        100 << 20,
-		MaxRequestMemory:       256 << 20,
+		MaxRequestMemory:       128 << 20,
 		MaxConnections:         10000,
 		MaxConnectionsPerIP:    5000,
 		MaxInFlightRequests:    100,
@@ -106,6 +142,9 @@ func (c Config) Validate() error {
 		if r.got < r.min || r.got > r.max {
 			return fmt.Errorf("%s: got %d: use a number from %d to %d", r.key, r.got, r.min, r.max)
 		}
+	}
+	if _, _, err := c.Quota.quotas(); err != nil {
+		return err
 	}
 	if c.ScrubInterval != 0 && c.ScrubInterval < time.Second {
 		return fmt.Errorf("scrub_interval: got %q: use a duration of at least 1s such as 168h, or 0 for never", c.ScrubInterval)

@@ -75,12 +75,16 @@ func TestConfigErrorsNameTheKeyAndTheRightForm(t *testing.T) {
 		t.Fatalf("the defaults: %v", err)
 	}
 	for want, change := range map[string]func(*Config){
-		"listen: got \"x\": use host:port":        func(c *Config) { c.Listen = "x" },
-		"advertise: got port \"0\"":               func(c *Config) { c.Advertise = "h:0" },
-		"loops: got 0: use a number from 1 to 64": func(c *Config) { c.Loops = 0 },
-		"max_request_memory: got 5":               func(c *Config) { c.MaxRequestMemory = 5 },
-		"idle_timeout: got \"1ms\": use a dur":    func(c *Config) { c.IdleTimeout = time.Millisecond },
-		"id: got -1":                              func(c *Config) { c.ID = -1 },
+		"listen: got \"x\": use host:port":                   func(c *Config) { c.Listen = "x" },
+		"advertise: got port \"0\"":                          func(c *Config) { c.Advertise = "h:0" },
+		"loops: got 0: use a number from 1 to 64":            func(c *Config) { c.Loops = 0 },
+		"max_request_memory: got 5":                          func(c *Config) { c.MaxRequestMemory = 5 },
+		"idle_timeout: got \"1ms\": use a dur":               func(c *Config) { c.IdleTimeout = time.Millisecond },
+		"log_dirs: got \"here\": use absolute":               func(c *Config) { c.LogDirs = []string{"here"} },
+		"scrub_interval: got \"1ms\": use a":                 func(c *Config) { c.ScrubInterval = time.Millisecond },
+		"quota.fetch_clients: got \"1 MB\" for client \"x\"": func(c *Config) { c.Quota.FetchClients = map[string]string{"x": "1 MB"} },
+		"quota.produce_bytes_per_second: got -1":             func(c *Config) { c.Quota.ProduceBytesPerSecond = -1 },
+		"id: got -1":                                         func(c *Config) { c.ID = -1 },
 	} {
 		c := DefaultConfig()
 		change(&c)

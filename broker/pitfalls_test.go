@@ -338,6 +338,9 @@ func TestPitfallUnknownVersionsCloseTheConnection(t *testing.T) {
 	w := start(t)
 	for name, frame := range map[string][]byte{
 		"unknown key":         {0, 99, 0, 0, 0, 0, 0, 1, 0xff, 0xff},
+		"old offset commit":   {0, 8, 0, 0, 0, 0, 0, 1, 0xff, 0xff},
+		"old offset fetch":    {0, 9, 0, 0, 0, 0, 0, 1, 0xff, 0xff},
+		"join group":          {0, 11, 0, 5, 0, 0, 0, 1, 0xff, 0xff},
 		"old fetch":           {0, 1, 0, 3, 0, 0, 0, 1, 0xff, 0xff},
 		"garbage after fetch": {0, 1, 0, 11, 0, 0, 0, 1, 0xff, 0xff, 1, 2},
 	} {
@@ -499,5 +502,22 @@ func TestLongPollWakesWithTheHighWatermark(t *testing.T) {
 	}
 	if time.Since(begun) > 15*time.Second {
 		t.Error("resignation did not wake it")
+	}
+}
+
+// Without transactions the last stable offset is the high watermark, to the offset: one less hides records for ever.
+func TestPitfallLastStableOffsetIsTheHighWatermark(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	r := w.dial()
+	for range 3 {
+		r.put("t", recordtest.Batch(recordtest.Spec{Values: []string{"a", "b"}}))
+	}
+	for isolation := int8(0); isolation <= 1; isolation++ {
+		req := fetchReq(12, "t", 0, 5)
+		req.IsolationLevel = isolation
+		if got := r.get(req); got.LastStableOffset != 6 || got.HighWatermark != 6 || len(got.RecordBatches) == 0 {
+			t.Errorf("isolation %d: %+v", isolation, got)
+		}
 	}
 }

@@ -29,6 +29,7 @@ func enqueueProduce(s *Server, c *call, finish func(*response, error)) {
 	resp := kmsg.NewPtrProduceResponse()
 	resp.Version = req.Version
 	var parts int32
+	var bytes int64
 	for _, t := range req.Topics {
 		rt := kmsg.NewProduceResponseTopic()
 		rt.Topic = t.Topic
@@ -37,9 +38,12 @@ func enqueueProduce(s *Server, c *call, finish func(*response, error)) {
 			rp.Partition, rp.BaseOffset, rp.LogAppendTime, rp.LogStartOffset = p.Partition, -1, -1, -1
 			rt.Partitions = append(rt.Partitions, rp)
 			parts++
+			bytes += int64(len(p.Records))
 		}
 		resp.Topics = append(resp.Topics, rt)
 	}
+
+	resp.ThrottleMillis = s.throttle(c, s.produce, "produce", bytes)
 
 	// One more than there are partitions, so that the answer cannot be made before all are queued.
 	var open, failed atomic.Int32

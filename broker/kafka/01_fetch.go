@@ -50,12 +50,15 @@ func serveFetch(s *Server, c *call) (*response, error) {
 	if req.SessionID != 0 {
 		// We never give out a session (that is always legal), so this one is not ours.
 		s.metrics.failed(codeFetchSessionNotFound)
-		return encodeFetch(c.header, req, nil, codeFetchSessionNotFound)
+		return encodeFetch(c.header, req, nil, codeFetchSessionNotFound, 0)
+	}
+	if most := s.fetch.atOnce(c.header.clientID); most > 0 {
+		req.MaxBytes = int32(min(int64(req.MaxBytes), most))
 	}
 	topics := s.resolveFetch(req)
 	size, failed := s.readFetch(req, topics)
 	if wait := s.fetchWait(req); size < int64(req.MinBytes) && !failed && wait > 0 {
-		s.pollFetch(c, req, topics, wait)
+		size = s.pollFetch(c, req, topics, wait)
 	}
 	for _, t := range topics {
 		for _, f := range t.parts {
@@ -64,7 +67,7 @@ func serveFetch(s *Server, c *call) (*response, error) {
 			}
 		}
 	}
-	return encodeFetch(c.header, req, topics, codeNone)
+	return encodeFetch(c.header, req, topics, codeNone, s.throttle(c, s.fetch, "fetch", size))
 }
 
 // resolveFetch finds the partitions that the request names.
@@ -150,9 +153,9 @@ func (s *Server) fetchWait(req *kmsg.FetchRequest) time.Duration {
 	return min(time.Duration(req.MaxWaitMillis)*time.Millisecond, s.cfg.MaxFetchWait)
 }
 
-// pollFetch waits until there are MinBytes, a partition fails, the time is over or the server stops. It sleeps until a
-// high watermark moves: no polling.
-func (s *Server) pollFetch(c *call, req *kmsg.FetchRequest, topics []fetchedTopic, wait time.Duration) {
+// pollFetch waits until there are MinBytes, a partition fails, the time is over, the client goes away or the server
+// stops, and returns how many bytes there are then. It sleeps until a high watermark moves: no polling of the logs.
+func (s *Server) pollFetch(c *call, req *kmsg.FetchRequest, topics []fetchedTopic, wait time.Duration) int64 {
 	wake := make(chan struct{}, 1)
 	for _, t := range topics {
 		for _, f := range t.parts {
@@ -164,17 +167,24 @@ func (s *Server) pollFetch(c *call, req *kmsg.FetchRequest, topics []fetchedTopi
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		// Read after Watch began, or a move between the first read and Watch would be missed.
-		if size, failed := s.readFetch(req, topics); failed || size >= int64(req.MinBytes) {
-			return
+		size, failed := s.readFetch(req, topics)
+		if failed || size >= int64(req.MinBytes) {
+			return size
 		}
 		select {
 		case <-wake:
+			continue
+		case <-look.C:
+			if c.gone == nil || !c.gone() {
+				continue
+			}
 		case <-timer.C:
-			return
 		case <-c.ctx.Done():
-			return
 		}
+		return size
 	}
 }

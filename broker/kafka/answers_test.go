@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"sidestream/broker/cluster"
 	"sidestream/broker/record"
@@ -52,7 +55,7 @@ func TestFetchAnswerReadsAsKmsg(t *testing.T) {
 			{req: kmsg.FetchRequestTopicPartition{Partition: 7}, at: Offsets{Start: 5, HighWatermark: 9, End: 10}},
 			{req: kmsg.FetchRequestTopicPartition{Partition: 8}, at: Offsets{-1, -1, -1}, err: ErrNotLeader},
 		}}}
-		r, err := encodeFetch(header{key: keyFetch, version: version, correlation: 3}, req, topics, codeNone)
+		r, err := encodeFetch(header{key: keyFetch, version: version, correlation: 3}, req, topics, codeNone, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,6 +197,19 @@ func TestIncrementRefusesWhatItDoesNotKnow(t *testing.T) {
 	twice := []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: "n", Value: &v}, {Name: "n", Value: &v}}
 	if _, err := increment(map[string]string{}, twice, defaults); !errors.Is(err, errInvalidRequest) {
 		t.Errorf("a config named twice: %v", err)
+	}
+}
+
+func TestAStricterLoggerStaysAsItIs(t *testing.T) {
+	for _, level := range []zapcore.Level{zap.DebugLevel, zap.WarnLevel, zap.ErrorLevel} {
+		core, logs := observer.New(level)
+		complaints := &strings.Builder{}
+		log := atLeastWarn(zap.New(core, zap.ErrorOutput(zapcore.AddSync(complaints))))
+		log.Info("chatter")
+		log.Error("trouble")
+		if logs.Len() != 1 || complaints.Len() > 0 {
+			t.Errorf("%s: %d lines, zap says %q", level, logs.Len(), complaints)
+		}
 	}
 }
 

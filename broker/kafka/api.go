@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -41,6 +42,8 @@ type call struct {
 	header   header
 	req      kmsg.Request
 	mayBlock bool
+	gone     func() bool   // whether the client is away, for who waits; nil where nobody may wait
+	mute     time.Duration // how long the connection is not read after this request, set by the handler
 }
 
 // Keys of the requests that the code below asks for by name.

@@ -20,6 +20,8 @@ type Config struct {
 	RequestTimeout       time.Duration
 	AutoCreateTopics     bool
 	AutoCreatePartitions int32
+	Produce              Quota
+	Fetch                Quota
 }
 
 // maxSmallRequest bounds every request but Produce. Decoding turns each byte of a hostile array into a structure of a

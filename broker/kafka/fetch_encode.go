@@ -24,10 +24,10 @@ type fetchEncoder struct {
 }
 
 // encodeFetch makes the answer and takes over the slices of topics, on an error too.
-func encodeFetch(h header, req *kmsg.FetchRequest, topics []fetchedTopic, code int16) (*response, error) {
+func encodeFetch(h header, req *kmsg.FetchRequest, topics []fetchedTopic, code int16, throttleMillis int32) (*response, error) {
 	e := fetchEncoder{version: req.Version, flexible: req.Version >= fetchFlexible}
 	e.buf = appendHeader(make([]byte, 0, 256), h, e.flexible)
-	e.int32(0) // throttle time
+	e.int32(throttleMillis)
 	if e.version >= 7 {
 		e.int16(code)
 		e.int32(0) // session id: none, always legal (KIP-227)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func cut(t *testing.T, pieces [][]byte, maxBytes int64) ([][]byte, error) {
 				if err != nil {
 					return nil, err
 				}
-				if err := held.acquire(t.Context(), int64(n)); err != nil {
+				if err := held.acquire(t.Context(), held.charge(n)); err != nil {
 					return nil, err
 				}
 				return newFrame(n, held), nil
@@ -115,6 +116,81 @@ func TestALengthAloneAllocatesLittle(t *testing.T) {
 	}
 }
 
+// A frame in memory that was used before takes exactly its own bytes.
+func TestMemoryOfAFrameIsUsedAgain(t *testing.T) {
+	held := newBudget(64 << 20)
+	for _, size := range []int{8, 4096, 4097, 70_000, 1 << 20, 1<<20 + 1, 3 << 20} {
+		for round := range byte(4) {
+			if !held.try(held.charge(size)) {
+				t.Fatal("the budget is not given back")
+			}
+			f := newFrame(size, held)
+			for !f.whole() {
+				to := f.space()
+				if len(to) == 0 || len(f.buf)+len(to) > size {
+					t.Fatalf("size %d: room for %d bytes after %d", size, len(to), len(f.buf))
+				}
+				for i := range to {
+					to[i] = round
+				}
+				f.advance(len(to))
+			}
+			if len(f.buf) != size || bytes.Count(f.buf, []byte{round}) != size {
+				t.Fatalf("size %d: %d bytes, not all of them this round's", size, len(f.buf))
+			}
+			f.reuse()
+		}
+	}
+	if used := held.used.Load(); used != 0 {
+		t.Errorf("%d bytes of the budget are still held", used)
+	}
+}
+
+func TestShelf(t *testing.T) {
+	for size, want := range map[int]int{1: 1, 2048: 2048, 2049: 2560, 4096: 4096, 4097: 5120, 1_000_100: 1 << 20, 1 << 20: 1 << 20, 16 << 20: 16 << 20, 16<<20 + 1: 16<<20 + 1} {
+		i, capacity := class(size)
+		if capacity != want {
+			t.Errorf("%d bytes get %d, want %d", size, capacity, want)
+		}
+		if again, _ := class(capacity); again != i || i >= classes {
+			t.Errorf("%d bytes: class %d, their capacity %d is of class %d", size, i, capacity, again)
+		}
+	}
+	s := shelf{limit: 100_000}
+	for range 3 { // the third is too much
+		s.keep(make([]byte, 0, 40_960))
+	}
+	s.keep(make([]byte, 0, 5000)) // no capacity that is kept
+	s.keep(nil)
+	if s.bytes != 81_920 {
+		t.Errorf("%d bytes are kept", s.bytes)
+	}
+	if b := s.take(40_961); b != nil {
+		t.Errorf("got %d bytes for more", cap(b))
+	}
+	if b := s.take(20_000); b != nil {
+		t.Errorf("got %d bytes for few", cap(b))
+	}
+	for _, size := range []int{40_000, 32_768} { // the second has none of its own
+		if b := s.take(size); cap(b) != 40_960 || len(b) != 0 {
+			t.Errorf("got %d bytes for %d", cap(b), size)
+		}
+	}
+	if s.bytes != 0 || s.take(40_000) != nil {
+		t.Errorf("%d bytes are kept", s.bytes)
+	}
+	s.keep(make([]byte, 0, 40_960))
+	s.keep(make([]byte, 0, 40_960))
+	s.trim() // they came since the last one
+	s.keep(s.take(40_960))
+	if s.trim(); s.bytes != 40_960 {
+		t.Errorf("%d bytes are kept, one was needed", s.bytes)
+	}
+	if s.trim(); s.bytes != 0 {
+		t.Errorf("%d bytes are kept, none was needed", s.bytes)
+	}
+}
+
 func TestHeader(t *testing.T) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, version := range []int16{0, 8, 9, 12} {
@@ -136,6 +212,49 @@ func TestHeader(t *testing.T) {
 	}
 }
 
+// populate fills every list with two elements and every text, so that a seed reaches every field.
+func populate(v reflect.Value, depth int) {
+	switch {
+	case depth > 6 || !v.CanSet():
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() != reflect.Uint8:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range 2 {
+			populate(v.Index(i), depth+1)
+		}
+	case v.Kind() == reflect.Slice:
+		v.SetBytes([]byte("bytes"))
+	case v.Kind() == reflect.String:
+		v.SetString("text")
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		populate(v.Elem(), depth+1)
+	case v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[kmsg.Tags]():
+		for i := range v.NumField() {
+			populate(v.Field(i), depth+1)
+		}
+	}
+}
+
+// What every decoder in use reads back is what was written.
+func TestEveryRequestInUseDecodes(t *testing.T) {
+	for _, a := range apiTable {
+		for v := a.min; v <= a.max; v++ {
+			req := a.request()
+			populate(reflect.ValueOf(req).Elem(), 0)
+			req.SetVersion(v)
+			b := kmsg.NewRequestFormatter(kmsg.FormatterClientID("me")).AppendRequest(nil, req, 5)[4:]
+			got, c, err := parse(&frame{buf: b, size: len(b)})
+			if err != nil || got != a || c.header.clientID != "me" {
+				t.Errorf("%s version %d: %v", a.name, v, err)
+				continue
+			}
+			if again := kmsg.NewRequestFormatter(kmsg.FormatterClientID("me")).AppendRequest(nil, c.req, 5)[4:]; !bytes.Equal(again, b) {
+				t.Errorf("%s version %d is read as something else", a.name, v)
+			}
+		}
+	}
+}
+
 func FuzzRequest(f *testing.F) {
 	for key, a := range apiTable {
 		for v := a.min; v <= a.max; v++ {
@@ -149,6 +268,9 @@ func FuzzRequest(f *testing.F) {
 				t.Partitions = append(t.Partitions, tp)
 				p.Topics = append(p.Topics, t)
 			}
+			f.Add(kmsg.NewRequestFormatter(kmsg.FormatterClientID("fuzz")).AppendRequest(nil, req, int32(key))[4:])
+			populate(reflect.ValueOf(req).Elem(), 0)
+			req.SetVersion(v)
 			f.Add(kmsg.NewRequestFormatter(kmsg.FormatterClientID("fuzz")).AppendRequest(nil, req, int32(key))[4:])
 		}
 	}

@@ -27,8 +27,11 @@ func (c *conn) run(first *frame, carry []byte) {
 	r := bufio.NewReaderSize(in, readBuffer)
 	for f := first; ; f = nil {
 		if f == nil {
-			var err error
-			if f, err = c.readFrame(r); err != nil {
+			err := c.sitOut()
+			if err == nil {
+				f, err = c.readFrame(r)
+			}
+			if err != nil {
 				c.logEnd(err)
 				// A client may have shut its own side only. Whether it waits or died, this is the end.
 				_ = c.await(func() bool { return len(c.slots) > 0 || c.writing })
@@ -116,13 +119,14 @@ func (c *conn) serve(f *frame) error {
 		f.release()
 		return err
 	}
-	call.ctx, call.mayBlock = c.s.ctx, true
+	call.ctx, call.mayBlock, call.gone = c.s.ctx, true, c.peerGone
 	if a.kind == produce {
 		if err := c.await(func() bool { return c.full(f.size) }); err != nil {
 			f.release()
 			return err
 		}
 		a.enqueue(c.s, call, c.push(a, f).finish)
+		c.muteFor(call.mute)
 		return nil
 	}
 	if err := c.await(func() bool { return len(c.slots) > 0 || c.writing }); err != nil {
@@ -140,7 +144,15 @@ func (c *conn) serve(f *frame) error {
 		return err
 	}
 	defer resp.release()
+	c.muteFor(call.mute)
 	return c.write(resp.pieces)
+}
+
+// muteFor keeps the connection from being read for a while.
+func (c *conn) muteFor(d time.Duration) {
+	if d > 0 {
+		c.muted = time.Now().Add(d)
+	}
 }
 
 // writeReady writes answers while there are any in order, then ends. There is at most one at a time.

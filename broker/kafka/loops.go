@@ -112,6 +112,9 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		if why != "" {
 			return c.handOver(gc, f, data, why)
 		}
+		if !c.muted.IsZero() {
+			return c.handOver(gc, nil, data, "quota")
+		}
 	}
 	c.middle.Store(c.framing.lengthN > 0)
 	if err := c.flush(gc.Fd()); err != nil {
@@ -166,6 +169,7 @@ func (c *conn) serveOnLoop(f *frame) (why string, err error) {
 	call.ctx = c.s.ctx
 	if a.kind == produce {
 		a.enqueue(c.s, call, c.push(a, f).finish)
+		c.muteFor(call.mute)
 		return "", nil
 	}
 	resp, err := a.serve(c.s, call)

@@ -16,6 +16,7 @@ type metrics struct {
 	records     prometheus.Counter
 	connections *prometheus.GaugeVec
 	refused     *prometheus.CounterVec
+	throttled   *prometheus.CounterVec
 	memory      prometheus.GaugeFunc
 }
 
@@ -38,11 +39,13 @@ func newMetrics(reg prometheus.Registerer, memory func() float64) *metrics {
 			Name: "sidestream_broker_connections", Help: "Open connections by who serves them."}, []string{"served_by"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sidestream_broker_connections_refused_total", Help: "Connections closed by the server, by reason."}, []string{"reason"}),
+		throttled: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sidestream_broker_throttled_seconds_total", Help: "Time that clients over their quota were told to wait."}, []string{"quota"}),
 		memory: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "sidestream_broker_request_memory_bytes", Help: "Bytes that requests in memory hold."}, memory),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.errors, m.duration, m.received, m.sent, m.records, m.connections, m.refused, m.memory)
+		reg.MustRegister(m.requests, m.errors, m.duration, m.received, m.sent, m.records, m.connections, m.refused, m.throttled, m.memory)
 	}
 	return m
 }

@@ -31,6 +31,8 @@ type Server struct {
 	perAPI    map[int16]apiMetrics
 	memory    *budget
 	admission *admission
+	produce   *limiter
+	fetch     *limiter
 
 	ctx       context.Context // over when the server stops
 	cancel    context.CancelFunc
@@ -52,6 +54,8 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 		cfg: cfg, backend: backend, log: log,
 		memory:    newBudget(cfg.MaxRequestMemory),
 		admission: &admission{max: cfg.MaxConnections, perIP: cfg.MaxConnectionsPerIP, byIP: map[string]int{}},
+		produce:   newLimiter(cfg.Produce),
+		fetch:     newLimiter(cfg.Fetch),
 		conns:     map[*conn]struct{}{},
 		loopsGone: make(chan struct{}),
 	}
@@ -170,8 +174,8 @@ func (s *Server) connections() []*conn {
 	return out
 }
 
-// sweep closes connections on the loops that are idle or stuck in the middle of a request. Handed-over ones have
-// deadlines instead.
+// sweep closes connections on the loops that are idle or stuck in the middle of a request, and lets go of memory that
+// nobody needs. Handed-over connections have deadlines instead.
 func (s *Server) sweep() {
 	tick := time.NewTicker(min(s.cfg.IdleTimeout, s.cfg.ReceiveTimeout) / 4)
 	defer tick.Stop()
@@ -182,6 +186,7 @@ func (s *Server) sweep() {
 			for _, c := range s.connections() {
 				c.expire(now)
 			}
+			s.memory.shelf.trim()
 		case <-s.ctx.Done():
 			return
 		}

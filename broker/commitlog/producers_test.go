@@ -187,6 +187,37 @@ func TestSilentProducersAreForgotten(t *testing.T) {
 	}
 }
 
+// When a producer was last seen outlives a restart, however the log was left.
+func TestExpirationAcrossRestarts(t *testing.T) {
+	for name, stop := range map[string]func(l *Log){
+		"closed": func(l *Log) { must(t, l.Close()) },
+		"killed": func(l *Log) { must(t, l.Checkpoint()) },
+	} {
+		m := newDisk(t)
+		cfg := DefaultConfig()
+		cfg.ProducerExpiration = time.Hour
+		l := open(t, m, cfg)
+		_, _, err := l.Append([][]byte{idempotent(1, 0, 0, "a")}, 1, testStart.Add(-59*time.Minute))
+		must(t, err)
+		appendTo(t, l, idempotent(2, 0, 0, "b"))
+		stop(l)
+		l = open(t, m, cfg)
+		for _, c := range []struct {
+			at   time.Duration
+			want int
+		}{{0, 2}, {time.Minute, 1}, {time.Hour, 0}} {
+			_, err := l.Retain(testStart.Add(c.at))
+			must(t, err)
+			if n := l.Producers().Len(); n != c.want {
+				t.Errorf("%s, after %v: %d producers, want %d", name, c.at, n, c.want)
+			}
+		}
+		if v := l.Producers().Check(header(t, idempotent(1, 0, 7, "later"))); v.Kind != UnknownProducer {
+			t.Errorf("%s: a forgotten producer goes on: %v", name, v)
+		}
+	}
+}
+
 func TestSnapshotFiles(t *testing.T) {
 	m := newDisk(t)
 	l := open(t, m, smallConfig())

@@ -126,8 +126,9 @@ func (l *Log) maxTimestampOf(s *segment) (int64, error) {
 }
 
 // DeleteBefore makes offset the log's start, up to its end; records below it are
-// not found any more, and the segments that lie wholly below it are removed.
-// Moving the start back is not possible and does nothing.
+// not found any more, and the segments that lie wholly below it are removed. It is
+// durable when it returns. Moving the start back is not possible and does nothing.
+// On a full disk it removes the segments and may return ErrNoSpace for the rest.
 func (l *Log) DeleteBefore(offset int64) error {
 	l.takeBoth()
 	l.mu.Lock()
@@ -160,7 +161,8 @@ func (l *Log) moveStart(start int64) (dead []*segment, err error) {
 	l.mu.Lock()
 	before := l.start
 	start = max(start, before)
-	if useless := len(l.segments) > 1 && l.segments[1].base <= start; start == before && !useless {
+	useless := len(l.segments) > 1 && l.segments[1].base <= start
+	if start == before && start == l.savedStart && !useless {
 		l.mu.Unlock()
 		return nil, nil
 	}
@@ -180,10 +182,23 @@ func (l *Log) moveStart(start int64) (dead []*segment, err error) {
 		}
 		if err := l.syncAndSave(); err != nil {
 			l.logger.Warn("the log's start was not noted", zap.String("log", l.dir), zap.Error(err))
+			return dead, l.takeStartBack(start, before, err)
 		}
 		return dead, nil
 	}
 	return l.detach(start, math.MaxInt), nil
+}
+
+// takeStartBack lets the log begin where its files do, since no more is durable,
+// and returns the error unless that is the wanted start.
+func (l *Log) takeStartBack(want, before int64, cause error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.start = max(before, l.segments[0].base)
+	if l.start == want {
+		return nil
+	}
+	return cause
 }
 
 // removeOneByOne removes the segments below start in a way that needs no room.

@@ -209,6 +209,42 @@ func TestDeleteBefore(t *testing.T) {
 	wantDense(t, readAll(t, l, 50), 50, 53)
 }
 
+// A deletion that cannot be noted says so, and is not forgotten when it was.
+func TestDeleteBeforeOnAFullDisk(t *testing.T) {
+	m := newDisk(t)
+	full := true
+	fsys := disk.WithFaults(m, func(op disk.Op) error {
+		if full && op.Kind == disk.OpWrite && strings.Contains(op.Name, checkpointFile) {
+			return disk.ShortWrite(0, errFull)
+		}
+		return nil
+	})
+	full = false
+	l := open(t, fsys, smallConfig())
+	appendValues(t, l, 50)
+	must(t, l.Checkpoint())
+	full = true
+	for _, c := range []struct{ at, want int64 }{{3, 0}, {20, 16}, {20, 16}} {
+		if err := l.DeleteBefore(c.at); !errors.Is(err, ErrNoSpace) {
+			t.Errorf("delete before %d: %v", c.at, err)
+		}
+		if l.StartOffset() != c.want {
+			t.Errorf("delete before %d: starts at %d, want %d", c.at, l.StartOffset(), c.want)
+		}
+	}
+	must(t, l.DeleteBefore(24)) // a segment's beginning needs no note
+	for seed := range uint64(5) {
+		if again := open(t, m.Crash(seed), smallConfig()); again.StartOffset() != 24 {
+			t.Errorf("starts at %d after a crash", again.StartOffset())
+		}
+	}
+	full = false
+	must(t, l.DeleteBefore(27))
+	if again := open(t, m.Crash(1), smallConfig()); again.StartOffset() != 27 || again.EndOffset() != 50 {
+		t.Errorf("%d to %d after a crash", again.StartOffset(), again.EndOffset())
+	}
+}
+
 func TestRemoveLeavesNothing(t *testing.T) {
 	m := newDisk(t)
 	l := open(t, m, smallConfig())

@@ -103,3 +103,34 @@ func BenchmarkCleanStart(b *testing.B) { benchmarkStart(b, 0) }
 // BenchmarkCrashStart opens 1,000 logs that were killed, with 1 GB beyond their
 // recovery points together.
 func BenchmarkCrashStart(b *testing.B) { benchmarkStart(b, 1<<20) }
+
+// BenchmarkCompaction compacts a log of 256 MB, in batches of 16 records of 1 KiB,
+// whose 20,000 keys are each there about 12 times.
+func BenchmarkCompaction(b *testing.B) {
+	cfg := DefaultConfig()
+	cfg.SegmentBytes, cfg.Cleanup, cfg.MinCleanableRatio = 32<<20, CleanupCompact, 0
+	value := strings.Repeat("x", 1024)
+	b.SetBytes(256 << 20)
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		l, err := Open(disk.OS, filepath.Join(b.TempDir(), "orders-0"), cfg, compactOptions())
+		must(b, err)
+		for i := 0; l.Size() < 256<<20; i++ {
+			var records []kv
+			for j := range 16 {
+				records = append(records, kv{fmt.Sprint("key", (i*16+j)*7919%20_000), value})
+			}
+			_, _, err := l.Append([][]byte{keyed(records...)}, 1, testStart)
+			must(b, err)
+		}
+		must(b, l.Checkpoint())
+		b.StartTimer()
+		done, err := l.Compact(b.Context(), testStart, CompactOptions{})
+		must(b, err)
+		b.StopTimer()
+		b.ReportMetric(float64(done.Reclaimed)/float64(256<<20), "reclaimed/byte")
+		must(b, l.Close())
+		b.StartTimer()
+	}
+}

@@ -38,6 +38,8 @@ type presence struct {
 	registration discovery.Registration
 	live         int // sidecars, as last counted
 	trouble      string
+	away         time.Time // since when the store cannot be used; zero: it can
+	failures     int       // since then
 }
 
 func newPresence(store discovery.Store, log *zap.Logger, id, nonce, address string) *presence {
@@ -112,6 +114,7 @@ func (p *presence) run(ctx context.Context) error {
 			continue
 		}
 		backoff = 100 * time.Millisecond
+		p.usable()
 		p.count(ctx)
 		session := p.Session()
 		for lost := false; !lost; {
@@ -134,11 +137,26 @@ func (p *presence) run(ctx context.Context) error {
 
 func (p *presence) setTrouble(err error) {
 	p.mu.Lock()
-	changed := p.trouble != err.Error()
 	p.trouble = err.Error()
+	first := p.away.IsZero()
+	if first {
+		p.away, p.failures = time.Now(), 0
+	}
+	p.failures++
 	p.mu.Unlock()
-	if changed {
+	if first { // the text differs from try to try, by a port or a URL
 		p.log.Warn("the coordination store cannot be used now; publishing goes on, groups wait", zap.Error(err))
+	}
+}
+
+// usable ends what setTrouble began.
+func (p *presence) usable() {
+	p.mu.Lock()
+	since, failures := p.away, p.failures
+	p.away = time.Time{}
+	p.mu.Unlock()
+	if !since.IsZero() {
+		p.log.Info("the coordination store can be used again", zap.Duration("after", time.Since(since)), zap.Int("failures", failures))
 	}
 }
 

@@ -95,6 +95,7 @@ type Manager struct {
 	metrics      *metrics
 	autoCreate   bool
 	reader       *reader
+	outage       *outage
 
 	ctx        context.Context // the life of everything that runs
 	cancel     context.CancelFunc
@@ -133,7 +134,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		cfg: cfg, id: deps.ID, nonce: deps.Nonce, service: deps.Service,
 		store: deps.Store, session: deps.Session, registration: deps.Registration,
 		up: deps.Upstream, local: deps.Local, checkpointer: deps.Checkpointer,
-		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r,
+		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r, outage: newOutage(log),
 		takes:      make(chan struct{}, cfg.Parallel),
 		unlocks:    make(chan struct{}, cfg.Parallel),
 		lookTopics: make(chan struct{}, 1),

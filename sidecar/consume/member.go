@@ -32,6 +32,9 @@ func (m *Manager) awaitSession(ctx context.Context, quit <-chan struct{}) discov
 	}
 }
 
+// part names the membership in the log of an outage.
+func (g *group) part() string { return "the membership in group " + g.name }
+
 // member is a member of the group under one session. It returns true when the
 // group was left, false when the session was lost (or ctx is over): then
 // everything that was owned under it is gone already.
@@ -44,6 +47,7 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 		planner.Wait()
 		g.setSession(nil, 0)
 	}()
+	defer g.m.outage.works(g.part())
 	owners.Go(func() {
 		select {
 		case <-sess.Lost():
@@ -67,9 +71,7 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 	defer ticker.Stop()
 	checked := time.Now()
 	for {
-		if err := g.announce(sctx, sess, &joined); err != nil && sctx.Err() == nil {
-			g.m.log.Warn("membership cannot be written yet, trying again", zap.String("group", g.name), zap.Error(err))
-		}
+		g.announce(sctx, sess, &joined)
 		g.reconcile(sctx, sess, &owners)
 		select {
 		case <-sctx.Done():
@@ -152,12 +154,11 @@ func (g *group) join(ctx context.Context, sess discovery.Session) (membership, b
 		// An assignment from an earlier life is not ours to follow.
 		err := g.write(ctx, sess, &ms, discovery.Delete(discovery.KeyAssign(g.m.id, g.name)))
 		if err == nil {
+			g.m.outage.works(g.part())
 			g.m.log.Info("joined the group", zap.String("group", g.name), zap.Strings("topics", ms.topics))
 			return ms, true
 		}
-		if ctx.Err() == nil {
-			g.m.log.Warn("cannot join the group yet, trying again", zap.String("group", g.name), zap.Error(err))
-		}
+		g.outcome(ctx, "join groups", err)
 		t := time.NewTimer(backOff(failures, 50*time.Millisecond, 2*time.Second))
 		select {
 		case <-ctx.Done():
@@ -177,11 +178,20 @@ func (g *group) join(ctx context.Context, sess discovery.Session) (membership, b
 }
 
 // announce writes our membership again when the topics have changed.
-func (g *group) announce(ctx context.Context, sess discovery.Session, ms *membership) error {
-	if slices.Equal(ms.topics, g.topics()) {
-		return nil
+func (g *group) announce(ctx context.Context, sess discovery.Session, ms *membership) {
+	if !slices.Equal(ms.topics, g.topics()) {
+		g.outcome(ctx, "write memberships", g.write(ctx, sess, ms))
 	}
-	return g.write(ctx, sess, ms)
+}
+
+// outcome logs what became of a write about the membership.
+func (g *group) outcome(ctx context.Context, doing string, err error) {
+	switch {
+	case err == nil:
+		g.m.outage.works(g.part())
+	case ctx.Err() == nil:
+		g.m.outage.fails(g.part(), doing, err)
+	}
 }
 
 func (g *group) write(ctx context.Context, sess discovery.Session, ms *membership, also ...discovery.Op) error {
@@ -222,15 +232,11 @@ func (g *group) recheck(ctx context.Context, sess discovery.Session, ms *members
 			}
 			return mine, nil
 		})
-		if err != nil {
-			g.m.log.Warn("the group's settings cannot be written again", zap.String("group", g.name), zap.Error(err))
-		}
+		g.outcome(ctx, "write the settings of groups again", err)
 	}
 	e, err := g.m.store.Get(call, discovery.KeyMember(g.name, g.m.id))
 	if errors.Is(err, discovery.ErrNotFound) || err == nil && e.Session != sess.ID() {
-		if err := g.write(call, sess, ms); err != nil {
-			g.m.log.Warn("membership cannot be written again", zap.String("group", g.name), zap.Error(err))
-		}
+		g.outcome(ctx, "write memberships again", g.write(call, sess, ms))
 	}
 }
 
@@ -266,7 +272,7 @@ func (g *group) depart(ctx context.Context, sess discovery.Session, stopPlanning
 			g.m.log.Info("left the group", zap.String("group", g.name))
 			return
 		}
-		g.m.log.Warn("cannot leave the group yet, trying again", zap.String("group", g.name), zap.Error(err))
+		g.m.outage.fails(g.part(), "leave groups", err)
 		if pause(ctx, backOff(failures, 50*time.Millisecond, time.Second)) != nil {
 			return
 		}

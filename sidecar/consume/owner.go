@@ -2,6 +2,7 @@ package consume
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -169,6 +170,7 @@ func (o *owner) finish() {
 	o.state = stateGone
 	o.mu.Unlock()
 	o.s.remove(o)
+	o.s.g.m.outage.works(o.key.String())
 	o.s.wake() // its answer may be another now
 	kick(o.s.g.poke)
 }
@@ -312,10 +314,14 @@ func (o *owner) outOfRange(offset int64) {
 func (o *owner) trouble(why string) {
 	o.mu.Lock()
 	news := why != "" && o.why == ""
+	over := why == "" && o.why != ""
 	o.why, o.unreadable = why, false
 	o.mu.Unlock()
+	if over {
+		o.s.g.m.outage.works(o.key.String())
+	}
 	if news {
-		o.log.Warn("partition cannot be read for now", zap.String("why", why))
+		o.s.g.m.outage.fails(o.key.String(), "read partitions", errors.New(why))
 		o.s.wake() // a pull that waits with nothing out may answer why
 	}
 }

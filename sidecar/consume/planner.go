@@ -67,6 +67,8 @@ var errPlannerLost = errors.New("the planner's lock is lost")
 func (p *planner) run(ctx context.Context) {
 	log := p.g.m.log.With(zap.String("group", p.g.name))
 	log.Info("planning the group")
+	part := "the plan of group " + p.g.name
+	defer p.g.m.outage.works(part)
 	wctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -84,6 +86,7 @@ func (p *planner) run(ctx context.Context) {
 		switch {
 		case err == nil:
 			failures = 0
+			p.g.m.outage.works(part)
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errPlannerLost):
@@ -92,7 +95,7 @@ func (p *planner) run(ctx context.Context) {
 		default:
 			failures++
 			wait = min(wait, backOff(failures, 50*time.Millisecond, 2*time.Second))
-			log.Warn("the group cannot be planned yet, trying again", zap.Error(err))
+			p.g.m.outage.fails(part, "plan groups", err)
 		}
 		timer.Reset(wait)
 		select {

@@ -42,7 +42,7 @@ func (o *owner) giveUp(ctx context.Context) {
 			break
 		}
 		m.metrics.checkpoints.Inc()
-		o.log.Warn("partition cannot be released yet, trying again", zap.Error(err))
+		m.outage.fails(o.key.String(), "release partitions", err)
 		if pause(ctx, backOff(failures, 50*time.Millisecond, 2*time.Second)) != nil {
 			return
 		}

@@ -22,6 +22,7 @@ func (o *owner) take(ctx context.Context) bool {
 	for failures := 1; ; failures++ {
 		err := o.tryTake(ctx)
 		if err == nil {
+			o.s.g.m.outage.works(o.key.String())
 			return true
 		}
 		wait := backOff(failures, 100*time.Millisecond, 2*time.Second)
@@ -29,7 +30,7 @@ func (o *owner) take(ctx context.Context) bool {
 			// The former owner is waiting for acks, or its session runs out.
 			wait = backOff(failures, 20*time.Millisecond, 250*time.Millisecond)
 		} else if ctx.Err() == nil {
-			o.log.Warn("partition cannot be taken yet, trying again", zap.Error(err), zap.Duration("pause", wait))
+			o.s.g.m.outage.fails(o.key.String(), "take partitions", err)
 			if isCode(err, api.CodeTopicNotFound) {
 				kick(o.s.g.m.lookTopics)
 			}
@@ -206,12 +207,13 @@ func (o *owner) applySeek(ctx context.Context) {
 			if err := m.checkpointer.FlushKey(ctx, o.key); err != nil {
 				o.log.Warn("the position of a seek is not in the coordination store yet", zap.Error(err))
 			}
+			m.outage.works(o.key.String())
 			o.log.Info("partition sought", zap.Uint64("seek_epoch", p.SeekEpoch), zap.Int64("to", p.Low))
 			o.s.wake()
 			return
 		}
 		if ctx.Err() == nil {
-			o.log.Warn("seek cannot be applied yet, trying again", zap.Error(err))
+			m.outage.fails(o.key.String(), "apply a seek", err)
 		}
 		if pause(ctx, backOff(failures, 50*time.Millisecond, time.Second)) != nil {
 			return

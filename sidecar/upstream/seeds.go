@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"net"
 	"slices"
@@ -38,13 +39,34 @@ func (u *Upstream) Seeds() []string {
 // followBrokers keeps the seeds as the registry has them, until Close. While
 // the registry is away the last known addresses stay.
 func (u *Upstream) followBrokers() {
-	warned := discovery.OnError(func(err error) {
-		u.log.Warn("cannot look up the brokers; going on with those known", zap.String("service", u.cfg.Service), zap.Error(err))
-	})
+	look := &lookUps{Store: u.store, log: u.log.With(zap.String("service", u.cfg.Service))}
 	// It returns only when Close ends the context.
-	_ = discovery.FollowServices(u.ctx, u.store, u.cfg.Service, func(instances []discovery.Instance) {
+	_ = discovery.FollowServices(u.ctx, look, u.cfg.Service, func(instances []discovery.Instance) {
 		u.setSeeds(seedsOf(instances))
-	}, warned)
+	})
+}
+
+// lookUps logs an outage of the registry once when it begins and once when it
+// ends, however often it is asked meanwhile. One goroutine uses it.
+type lookUps struct {
+	discovery.Store
+	log      *zap.Logger
+	failures int // since the last answer
+}
+
+// WatchServices is the store's.
+func (l *lookUps) WatchServices(ctx context.Context, name string, index uint64) ([]discovery.Instance, uint64, error) {
+	instances, next, err := l.Store.WatchServices(ctx, name, index)
+	switch {
+	case err == nil && l.failures > 0:
+		l.log.Info("the brokers can be looked up again", zap.Int("failures", l.failures))
+		l.failures = 0
+	case err != nil && ctx.Err() == nil:
+		if l.failures++; l.failures == 1 {
+			l.log.Warn("cannot look up the brokers; going on with those known", zap.Error(err))
+		}
+	}
+	return instances, next, err
 }
 
 // seedsOf are the addresses of the passing instances, of all when none passes:

@@ -364,3 +364,13 @@ func TestPartThatEndsIsAnError(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What is not known is not shown as a number.
+func TestGroupWithLeadersAway(t *testing.T) {
+	var out strings.Builder
+	err := printGroup(&out, groupView{Group: api.Group{Group: "g"}, Offsets: []api.Offsets{{Topic: "t", Lag: 3, Partial: true, Partitions: []api.PartitionOffset{
+		{Partition: 0, Position: 4, End: 7, Lag: 3}, {Partition: 1, Position: 5, End: -1, Lag: -1}}}}})
+	if err != nil || !strings.Contains(out.String(), "topic t: lag 3 and what is not known (?)") || strings.Contains(out.String(), "-1") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}

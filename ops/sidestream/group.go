@@ -135,7 +135,11 @@ func printGroup(w io.Writer, v groupView) error {
 		return err
 	}
 	for _, o := range v.Offsets {
-		if _, err := fmt.Fprintf(w, "\ntopic %s: lag %d\n", o.Topic, o.Lag); err != nil {
+		rest := ""
+		if o.Partial {
+			rest = " and what is not known (?): leaders are away"
+		}
+		if _, err := fmt.Fprintf(w, "\ntopic %s: lag %d%s\n", o.Topic, o.Lag, rest); err != nil {
 			return err
 		}
 		if err := table(w, "PARTITION\tPOSITION\tACKED ABOVE\tEND\tLAG\tLAG SECONDS\tIN FLIGHT\tOWNER\tGENERATION", func(row func(...any)) {
@@ -144,7 +148,7 @@ func printGroup(w io.Writer, v groupView) error {
 				if owner == "" {
 					owner = "none"
 				}
-				row(p.Partition, p.Position, p.Acked, p.End, p.Lag, fmt.Sprintf("%.1f", p.LagSeconds), p.InFlight, owner, p.Generation)
+				row(p.Partition, p.Position, p.Acked, known(p.End), known(p.Lag), fmt.Sprintf("%.1f", p.LagSeconds), p.InFlight, owner, p.Generation)
 			}
 		}); err != nil {
 			return err
@@ -161,6 +165,14 @@ func printGroup(w io.Writer, v groupView) error {
 			row(m.At.Format(time.RFC3339), fmt.Sprintf("%s/%d", m.Topic, m.Partition), orNone(m.From), orNone(m.To), m.Cause)
 		}
 	})
+}
+
+// known is a number for people; -1 stands for one that is not known.
+func known(n int64) string {
+	if n < 0 {
+		return "?"
+	}
+	return fmt.Sprint(n)
 }
 
 func orNone(s string) string {

@@ -16,19 +16,27 @@ type frame struct {
 // server allocate.
 const firstChunk = 1 << 20
 
+// secondChunk is how much it gets when that is full: most frames never grow again, and what they leave is no waste.
+const secondChunk = 16 << 20
+
 // newFrame makes room for a frame whose size is held in the budget already; release gives it back.
 func newFrame(size int, held *budget) *frame {
-	return &frame{buf: make([]byte, 0, min(size, firstChunk)), size: size, held: held}
+	b := held.shelf.take(size)
+	if b == nil {
+		b = allocate(min(size, firstChunk))
+	}
+	return &frame{buf: b, size: size, held: held}
 }
 
 // space is where the next bytes go: never empty before the frame is whole.
 func (f *frame) space() []byte {
 	if len(f.buf) == cap(f.buf) {
-		grown := make([]byte, len(f.buf), min(f.size, 2*cap(f.buf)))
-		copy(grown, f.buf)
+		grown := allocate(min(f.size, max(2*cap(f.buf), secondChunk)))
+		grown = append(grown, f.buf...)
+		f.held.shelf.keep(f.buf)
 		f.buf = grown
 	}
-	return f.buf[len(f.buf):cap(f.buf)]
+	return f.buf[len(f.buf):min(f.size, cap(f.buf))]
 }
 
 func (f *frame) advance(n int) { f.buf = f.buf[:len(f.buf)+n] }
@@ -37,7 +45,14 @@ func (f *frame) whole() bool { return len(f.buf) == f.size }
 
 // release gives the frame's bytes back to the budget. The memory itself is the collector's.
 func (f *frame) release() {
-	f.held.release(int64(f.size))
+	f.held.release(f.held.charge(f.size))
+}
+
+// reuse is release for a frame that nobody refers to any more: its memory serves the next frame.
+func (f *frame) reuse() {
+	f.release()
+	f.held.shelf.keep(f.buf)
+	f.buf = nil
 }
 
 // framing cuts a stream into frames. It belongs to whoever reads the connection.

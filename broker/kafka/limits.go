@@ -10,11 +10,24 @@ import (
 
 // budget bounds the bytes of all requests in memory. Who finds it empty waits in turn.
 type budget struct {
-	sem  *semaphore.Weighted
-	used atomic.Int64
+	bytes int64
+	sem   *semaphore.Weighted
+	used  atomic.Int64
+	shelf shelf
 }
 
-func newBudget(bytes int64) *budget { return &budget{sem: semaphore.NewWeighted(bytes)} }
+// maxShelf is the memory that is kept for further requests. It comes on top of the budget.
+const maxShelf = 16 << 20
+
+func newBudget(bytes int64) *budget {
+	return &budget{bytes: bytes, sem: semaphore.NewWeighted(bytes), shelf: shelf{limit: min(bytes, maxShelf)}}
+}
+
+// charge is what a request of that size takes of the budget: the memory that it will have, and never more than there is.
+func (b *budget) charge(size int) int64 {
+	_, capacity := class(size)
+	return min(int64(capacity), b.bytes)
+}
 
 func (b *budget) try(n int64) bool {
 	if !b.sem.TryAcquire(n) {

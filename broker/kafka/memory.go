@@ -1,0 +1,96 @@
+package kafka
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// shelf keeps some memory of answered produce requests for the next ones. From the allocator, memory for each frame
+// would have to be cleared, often fetched from the system page by page, and collected again, which together costs more
+// than writing the batches. What has not been asked for during a whole sweep is let go.
+type shelf struct {
+	limit int64 // of the bytes that are kept
+
+	mu    sync.Mutex // guards everything below
+	bytes int64      // of all that is kept
+	free  [classes][][]byte
+	spare [classes]int // how many of them nobody needed since the last trim
+}
+
+// Memory is kept by its capacity in four steps from each power of two to the next.
+const (
+	minKept = 12 // as a power of two: smaller frames are not worth it
+	maxKept = 24
+	classes = 4 * (maxKept - minKept + 1)
+)
+
+// class is where memory for size bytes belongs and how much that is; -1 and the size itself when it is not kept.
+func class(size int) (index, capacity int) {
+	e := bits.Len(uint(size - 1))
+	if size <= 1<<(minKept-1) || e > maxKept {
+		return -1, size
+	}
+	step := 1 << (e - 3)
+	k := (size-1)/step + 1 // 5 to 8
+	return 4*(e-minKept) + k - 5, k * step
+}
+
+// take returns empty memory for size bytes, nil when none is kept.
+func (s *shelf) take(size int) []byte {
+	i, _ := class(size)
+	if i < 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free[i]) == 0 {
+		if i++; i == classes || len(s.free[i]) == 0 { // the next larger will do
+			return nil
+		}
+	}
+	return s.pop(i)
+}
+
+// allocate makes empty memory for size bytes.
+func allocate(size int) []byte {
+	_, capacity := class(size)
+	return make([]byte, 0, capacity)
+}
+
+// keep takes memory that nobody refers to any more.
+func (s *shelf) keep(b []byte) {
+	i, capacity := class(cap(b))
+	if i < 0 || capacity != cap(b) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bytes+int64(cap(b)) > s.limit {
+		return
+	}
+	s.free[i] = append(s.free[i], b)
+	s.bytes += int64(cap(b))
+}
+
+// trim lets go of what was not needed since the trim before.
+func (s *shelf) trim() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.free {
+		for range s.spare[i] {
+			s.pop(i)
+		}
+		s.spare[i] = len(s.free[i])
+	}
+}
+
+// pop takes one off. mu is held.
+func (s *shelf) pop(i int) []byte {
+	n := len(s.free[i]) - 1
+	b := s.free[i][n]
+	s.free[i][n] = nil
+	s.free[i] = s.free[i][:n]
+	s.spare[i] = min(s.spare[i], n)
+	s.bytes -= int64(cap(b))
+	return b[:0]
+}

@@ -43,7 +43,7 @@ func (m *Manager) Extend(ctx context.Context, group, topic string, r api.Receipt
 		lease = g.lease()
 	}
 	if r.Lease != "" {
-		d, err := parseDuration("lease", r.Lease, minLease, maxLease)
+		d, err := parseDuration("lease", r.Lease, MinLease, MaxLease)
 		if err != nil {
 			return api.ReceiptResponse{}, err
 		}
@@ -165,6 +165,8 @@ func windowError(err error) *api.Error {
 		return nil
 	case errors.Is(err, window.ErrLeaseLost):
 		return errLeaseLost("the lease is over")
+	case errors.Is(err, window.ErrAcked):
+		return apiError(api.CodeLeaseLost, "the message is acknowledged already: it is not delivered again")
 	}
 	return badRequest("no such message was handed out under such a lease")
 }

@@ -64,7 +64,7 @@ func (c Config) Validate() error {
 		v        time.Duration
 		min, max time.Duration
 	}{
-		{"lease", c.Lease, minLease, maxLease},
+		{"lease", c.Lease, MinLease, MaxLease},
 		{"max_pull_wait", c.MaxPullWait, 0, time.Hour},
 		{"leave_after", c.LeaveAfter, 100 * time.Millisecond, 24 * time.Hour},
 		{"release_wait", c.ReleaseWait, 0, 5 * time.Minute},
@@ -84,7 +84,7 @@ func (c Config) Validate() error {
 		v        int
 		min, max int
 	}{
-		{"pull_max", c.PullMax, 1, maxPull},
+		{"pull_max", c.PullMax, 1, MaxPull},
 		{"pull_bytes", c.PullBytes, 1 << 10, 1 << 30},
 		{"fetch_bytes", c.FetchBytes, 64 << 10, 64 << 20},
 		{"partition_fetch_bytes", c.PartitionFetchBytes, 4 << 10, 64 << 20},
@@ -106,7 +106,7 @@ func (c Config) Validate() error {
 
 // Bounds of what a request may ask for.
 const (
-	minLease = 100 * time.Millisecond
-	maxLease = 12 * time.Hour
-	maxPull  = 10_000
+	MinLease = 100 * time.Millisecond
+	MaxLease = 12 * time.Hour
+	MaxPull  = 10_000
 )

@@ -1,8 +1,10 @@
 package consume
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -285,5 +287,22 @@ func TestPrefetchIsBounded(t *testing.T) {
 	}
 	if held := a.m.reader.buffered.Load(); held != 0 {
 		t.Fatalf("%d bytes held with everything acknowledged", held)
+	}
+}
+
+// The answer to a nack of what is acknowledged said that the message comes
+// again, which it does not.
+func TestNackOfTheAcknowledged(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1})
+	l.produce("views", 0, 0, 1)
+	a := l.host("a")
+	d := a.pullSome(PullRequest{Group: "g", Topic: "views"})
+	a.ackAll("g", "views", d)
+	for name, f := range map[string]func(context.Context, string, string, api.Receipts) (api.ReceiptResponse, error){"nack": a.m.Nack, "extend": a.m.Extend} {
+		r, err := f(t.Context(), "g", "views", api.Receipts{Receipts: receiptsOf(d)})
+		if err != nil || r.Failed != 1 || r.Results[0].Error.Code != api.CodeLeaseLost || !strings.Contains(r.Results[0].Error.Message, "acknowledged already") {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
 	}
 }

@@ -54,7 +54,7 @@ func mergeConfig(c discovery.GroupConfig, want api.GroupConfig) (discovery.Group
 		c.Order = want.Order
 	}
 	if want.Lease != "" {
-		d, err := parseDuration("lease", want.Lease, minLease, maxLease)
+		d, err := parseDuration("lease", want.Lease, MinLease, MaxLease)
 		if err != nil {
 			return c, err
 		}

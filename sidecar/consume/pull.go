@@ -62,15 +62,15 @@ func (m *Manager) checkPull(req *PullRequest) error {
 	switch {
 	case req.Max == 0:
 		req.Max = m.cfg.PullMax
-	case req.Max < 0 || req.Max > maxPull:
-		return badRequest("max=%d: use 1 to %d", req.Max, maxPull)
+	case req.Max < 0 || req.Max > MaxPull:
+		return badRequest("max=%d: use 1 to %d", req.Max, MaxPull)
 	}
 	if req.Wait < 0 {
 		return badRequest("wait=%s: use a duration such as 10s", req.Wait)
 	}
 	req.Wait = min(req.Wait, m.cfg.MaxPullWait)
-	if req.Lease != 0 && (req.Lease < minLease || req.Lease > maxLease) {
-		return badRequest("lease=%s: use a duration from %s to %s", req.Lease, minLease, maxLease)
+	if req.Lease != 0 && (req.Lease < MinLease || req.Lease > MaxLease) {
+		return badRequest("lease=%s: use a duration from %s to %s", req.Lease, MinLease, MaxLease)
 	}
 	if req.From != "" {
 		from, _, err := parseFrom(req.From)

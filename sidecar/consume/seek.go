@@ -128,6 +128,9 @@ func (m *Manager) target(ctx context.Context, t upstream.Topic, req api.SeekRequ
 	target = map[int32]int64{}
 	for name, at := range req.Offsets {
 		n, perr := strconv.ParseInt(name, 10, 32)
+		if perr == nil && strconv.FormatInt(n, 10) != name {
+			return "", nil, badRequest("offsets: %q: write the partition as %d", name, n)
+		}
 		if _, ok := t.Partition(int32(n)); perr != nil || !ok {
 			return "", nil, apiError(api.CodePartitionNotFound, "offsets: topic %s has no partition %q", t.Name, name)
 		}

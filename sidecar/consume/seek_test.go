@@ -48,6 +48,12 @@ func TestSeekOfALiveGroup(t *testing.T) {
 	if len(sum.order[3]) != 2 || sum.order[3][0] != 8 {
 		t.Fatalf("%v", sum.order)
 	}
+	// A partition has one name: of "0" and "00" either could win.
+	for _, name := range []string{"00", "+0", "-1", "x", "99"} {
+		if _, err := a.m.Seek(t.Context(), "g", "views", api.SeekRequest{Offsets: map[string]int64{name: 0}}); err == nil {
+			t.Errorf("partition %q is taken", name)
+		}
+	}
 	// To the end: nothing is left.
 	l.produce("views", 1, 10, 5)
 	if _, err := a.m.Seek(t.Context(), "g", "views", api.SeekRequest{To: "latest"}); err != nil {

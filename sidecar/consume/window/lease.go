@@ -50,7 +50,7 @@ func (w *Window[R]) Skip(offset int64) bool {
 
 // Nack returns messages of a lease that is not over, to be handed out again
 // from now+delay on, and every unacknowledged message of it above them. errs has
-// an entry for each offset: nil, ErrLeaseLost or ErrUnknown. All offsets are
+// an entry for each offset: nil, ErrLeaseLost, ErrAcked or ErrUnknown. All offsets are
 // judged before any is returned, so a batch may be nacked whole. returned are
 // the offsets that came back, in order.
 func (w *Window[R]) Nack(now time.Time, leaseNo uint64, nacked []int64, delay time.Duration) (returned []int64, errs []error) {
@@ -142,7 +142,7 @@ func (w *Window[R]) leased(leaseNo uint64, offset int64) error {
 		return ErrUnknown
 	case m == nil || m.done:
 		if offset >= 0 && w.pos.IsAcked(offset) {
-			return ErrLeaseLost
+			return ErrAcked
 		}
 		return ErrUnknown
 	case m.lease == leaseNo:

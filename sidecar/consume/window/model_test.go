@@ -164,7 +164,7 @@ func (m *model) wantLeased(no uint64, o int64) error {
 	case no == 0 || no > m.no:
 		return ErrUnknown
 	case m.acked[o]:
-		return ErrLeaseLost
+		return ErrAcked
 	case m.lease[o] == no:
 		return nil
 	case o >= m.fetched || no > m.last[o]:

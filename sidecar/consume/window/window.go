@@ -43,6 +43,8 @@ var (
 	// ErrLeaseLost: the lease that the message was handed out under is over
 	// (expired, returned, or acknowledged), so it cannot be nacked or extended.
 	ErrLeaseLost = errors.New("window: the lease is over")
+	// ErrAcked: the message is acknowledged, so there is no lease of it.
+	ErrAcked = errors.New("window: acknowledged already")
 	// ErrUnknown: no such message was handed out under such a lease.
 	ErrUnknown = errors.New("window: never handed out")
 )

@@ -165,7 +165,7 @@ func TestNackReturnsAllAbove(t *testing.T) {
 	}
 	// The rest of the ten is acknowledged late: the lease is over, they count.
 	ack(t, w, first, 4, 5, 6, 7, 8, 9)
-	if _, errs := w.Nack(at(3), first, []int64{3, 4, 17}, 0); !errors.Is(errs[0], ErrLeaseLost) || !errors.Is(errs[1], ErrLeaseLost) || !errors.Is(errs[2], ErrUnknown) {
+	if _, errs := w.Nack(at(3), first, []int64{3, 4, 17}, 0); !errors.Is(errs[0], ErrLeaseLost) || !errors.Is(errs[1], ErrAcked) || !errors.Is(errs[2], ErrUnknown) {
 		t.Errorf("nack after the lease: %v", errs)
 	}
 	if _, errs := w.Extend(at(3), first, []int64{3}, lease30); !errors.Is(errs[0], ErrLeaseLost) {

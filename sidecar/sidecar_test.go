@@ -293,13 +293,15 @@ func TestBatch(t *testing.T) {
 // Some written, some not: 207, in the order given, each with its fate.
 func TestMixedBatchIs207(t *testing.T) {
 	r := newRig(t, nil)
-	a := r.do("POST", "/topics/one/batch", `[{"value":"a"},{"value":"b","partition":7},{"value":"c"}]`)
+	into[api.Topic](t, r.do("PUT", "/topics/small", `{"partitions":1,"configs":{"max.message.bytes":"2000"}}`), 201)
+	large := strings.Repeat("x", 3000) // for the brokers, not for us
+	a := r.do("POST", "/topics/small/batch", `[{"value":"a"},{"value":"`+large+`"},{"value":"c"}]`)
 	b := into[api.BatchPublished](t, a, 207)
-	if b.Written != 2 || b.Failed != 1 || b.Results[1].Error == nil || b.Results[1].Error.Code != api.CodePartitionNotFound || b.Results[2].Offset != 1 {
+	if b.Written != 2 || b.Failed != 1 || b.Results[1].Error == nil || b.Results[1].Error.Code != api.CodeMessageTooLarge || b.Results[2].Offset != 1 {
 		t.Errorf("got %s", a)
 	}
-	a = r.do("POST", "/topics/one/batch", `[{"partition":7},{"partition":8}]`)
-	if b := into[api.BatchPublished](t, a, 404); a.code() != api.CodePartitionNotFound || b.Failed != 2 || len(b.Results) != 2 {
+	a = r.do("POST", "/topics/small/batch?lines=1", large+"\n"+large)
+	if b := into[api.BatchPublished](t, a, 413); a.code() != api.CodeMessageTooLarge || b.Failed != 2 || len(b.Results) != 2 {
 		t.Errorf("all failed alike: got %s", a)
 	}
 }

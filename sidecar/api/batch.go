@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -171,6 +172,16 @@ func readArray(body []byte, out batch) (batch, error) {
 	return out, nil
 }
 
+// record is an api.Record that tells a header without a value.
+type record struct {
+	api.Record
+	Headers map[string]*string `json:"headers,omitempty"`
+}
+
+var recordFields = fieldsOf(reflect.TypeFor[api.Record]())
+
+const recordHas = `: an element has value or value64, key or key64, headers, partition, ts (to send lines as they are use ?lines=1)`
+
 // readRecord reads one api.Record.
 func readRecord(b []byte) (publish.Message, error) {
 	if b[0] != '{' {
@@ -179,15 +190,18 @@ func readRecord(b []byte) (publish.Message, error) {
 	if !utf8.Valid(b) {
 		return publish.Message{}, errors.New("it is not UTF-8: put other bytes as base64 into value64 or key64, or use ?lines=1")
 	}
-	var r api.Record
+	var r record
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		why := jsonWords(err)
 		if strings.Contains(why, "unknown field") {
-			why += `: an element has value or value64, key or key64, headers, partition, ts (to send lines as they are use ?lines=1)`
+			why += recordHas
 		}
 		return publish.Message{}, errors.New(why)
+	}
+	if name, ok := strangeField(b, recordFields); ok {
+		return publish.Message{}, fmt.Errorf("unknown field %q%s", name, recordHas)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return publish.Message{}, errors.New("there is more after the JSON object: one object a line (curl -d strips the newlines of a file: use --data-binary)")
@@ -196,10 +210,10 @@ func readRecord(b []byte) (publish.Message, error) {
 }
 
 // messageOf turns a record into a message. b is its text.
-func messageOf(r api.Record, b []byte) (publish.Message, error) {
+func messageOf(r record, b []byte) (publish.Message, error) {
 	m := publish.Message{Partition: r.Partition}
 	var err error
-	if m.Value, err = valueOf(r); err != nil {
+	if m.Value, err = valueOf(r.Record); err != nil {
 		return m, err
 	}
 	switch {
@@ -217,7 +231,7 @@ func messageOf(r api.Record, b []byte) (publish.Message, error) {
 	}
 	if r.Timestamp != nil {
 		if *r.Timestamp < 0 || *r.Timestamp > maxTimestamp {
-			return m, fmt.Errorf("ts: got %d: use milliseconds since 1970", *r.Timestamp)
+			return m, fmt.Errorf("ts: got %d: use milliseconds since 1970, from 0 to %d", *r.Timestamp, maxTimestamp)
 		}
 		m.Timestamp = time.UnixMilli(*r.Timestamp)
 	}
@@ -227,10 +241,18 @@ func messageOf(r api.Record, b []byte) (publish.Message, error) {
 	}
 	slices.Sort(names) // JSON objects have no order; ours must not change from run to run
 	for _, name := range names {
-		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: []byte(r.Headers[name])})
+		value := r.Headers[name]
+		if value == nil {
+			return m, fmt.Errorf("headers: the value of %q is null: use a string", name)
+		}
+		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: []byte(*value)})
 	}
-	if hasLoneSurrogate(b, m) {
-		return m, errors.New(`a \u escape is half of a surrogate pair, which no UTF-8 text can hold: use value64 or key64`)
+	n := replacedIn(m.Value) + replacedIn(m.Key)
+	for _, h := range m.Headers {
+		n += strings.Count(h.Key, replaced) + replacedIn(h.Value)
+	}
+	if hasLoneSurrogate(b, n) {
+		return m, errLoneSurrogate
 	}
 	return m, nil
 }
@@ -264,17 +286,23 @@ func textOf(raw []byte) ([]byte, error) {
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return nil, err
 	}
-	return []byte(s), nil
+	b := []byte(s)
+	if hasLoneSurrogate(raw, replacedIn(b)) {
+		return nil, errLoneSurrogate
+	}
+	return b, nil
 }
 
-// hasLoneSurrogate tells that decoding replaced something: encoding/json puts
-// U+FFFD for half a surrogate pair and says nothing.
-func hasLoneSurrogate(text []byte, m publish.Message) bool {
-	const replaced = "\ufffd"
-	n := bytes.Count(m.Value, []byte(replaced)) + bytes.Count(m.Key, []byte(replaced))
-	for _, h := range m.Headers {
-		n += strings.Count(h.Key, replaced) + bytes.Count(h.Value, []byte(replaced))
-	}
+var errLoneSurrogate = errors.New(`a \u escape is half of a surrogate pair, which no UTF-8 text can hold: use value64 or key64`)
+
+const replaced = "\ufffd"
+
+func replacedIn(b []byte) int { return bytes.Count(b, []byte(replaced)) }
+
+// hasLoneSurrogate tells that decoding text, in which it left n times U+FFFD,
+// has put some of them there: encoding/json puts it for half a surrogate pair
+// and says nothing.
+func hasLoneSurrogate(text []byte, n int) bool {
 	if n == 0 {
 		return false
 	}

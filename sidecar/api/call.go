@@ -149,6 +149,11 @@ func (c *call) json(v any, optional bool) error {
 	if err := d.Decode(v); err != nil {
 		return apiError(api.CodeBadRequest, "the body is not the JSON expected: "+jsonWords(err))
 	}
+	if fields := fieldsOf(reflect.TypeOf(v)); fields != nil {
+		if name, ok := strangeField(body[:d.InputOffset()], fields); ok {
+			return apiError(api.CodeBadRequest, fmt.Sprintf("the body is not the JSON expected: unknown field %q: it has %s", name, strings.Join(fields, ", ")))
+		}
+	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return apiError(api.CodeBadRequest, "the body has more after its JSON object")
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -42,12 +43,9 @@ func (c *call) group() (string, error) {
 	return c.args[0], nil
 }
 
-// Bounds of a pull's options; the consumer has its own, which may be narrower.
-const (
-	maxPull      = 1_000_000
-	maxPullWait  = time.Hour
-	maxPullLease = 7 * 24 * time.Hour
-)
+// maxPullWait bounds the option; the consumer waits no longer than it is
+// configured to.
+const maxPullWait = time.Hour
 
 func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err error) {
 	if r.Group, r.Topic, err = c.names(); err != nil {
@@ -56,7 +54,7 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 	if raw, err = c.flag("raw"); err != nil {
 		return r, false, err
 	}
-	n, err := c.integer("max", 0, 1, maxPull)
+	n, err := c.integer("max", 0, 1, consume.MaxPull)
 	if err != nil {
 		return r, false, err
 	}
@@ -70,10 +68,16 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 	if r.Wait, err = c.duration("wait", maxPullWait); err != nil {
 		return r, false, err
 	}
-	if r.Lease, err = c.duration("lease", maxPullLease); err != nil {
+	if r.Lease, err = c.duration("lease", consume.MaxLease); err != nil {
 		return r, false, err
 	}
-	r.From, _ = c.option("from")
+	if s, given := c.option("lease"); given && r.Lease < consume.MinLease {
+		return r, false, bad("lease", s, fmt.Sprintf("a duration from %s to %s", consume.MinLease, consume.MaxLease))
+	}
+	var given bool
+	if r.From, given = c.option("from"); given && r.From == "" {
+		return r, false, bad("from", "", "earliest, latest or a time such as 2026-01-31T08:00:00Z")
+	}
 	switch ack, ok := c.option("ack"); {
 	case ok && ack == "auto":
 		r.AutoAck = true

@@ -92,8 +92,9 @@ func (s *Server) publish(c *call) error {
 	return c.answer(fasthttp.StatusOK, done)
 }
 
-// maxTimestamp is the end of the year 9999, in milliseconds.
-const maxTimestamp = 253402300799999
+// maxTimestamp is the last millisecond, in the year 2262, that the brokers'
+// client can write: it counts nanoseconds in 64 bits.
+const maxTimestamp = (1<<63 - 1) / int64(time.Millisecond)
 
 // publishBatch is POST /topics/T/batch. The whole batch is read before anything
 // of it is sent: one bad line and nothing is written.

@@ -296,6 +296,7 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		s.refuse(ctx, apiError(api.CodeBadRequest, "the request did not arrive in time"))
 		ctx.SetStatusCode(fasthttp.StatusRequestTimeout)
 	default:
-		s.refuse(ctx, apiError(api.CodeBadRequest, "the request is not HTTP as it should be: "+err.Error()))
+		s.log.Debug("a request that cannot be read", zap.Error(err))
+		s.refuse(ctx, apiError(api.CodeBadRequest, "the request cannot be read: it is not valid HTTP/1.1 (a request line such as GET /topics HTTP/1.1, then headers, an empty line, and a body as long as its Content-Length)"))
 	}
 }

@@ -192,8 +192,8 @@ const (
 // peek reads messages without a group: nothing is leased and nothing moves.
 func (s *Server) peek(c *call) error {
 	partition, err := strconv.ParseInt(c.args[1], 10, 32)
-	if err != nil || partition < 0 {
-		return bad("partition", c.args[1], "a number from 0")
+	if err != nil || partition < 0 || strconv.FormatInt(partition, 10) != c.args[1] {
+		return bad("partition", c.args[1], "a number from 0, such as 12")
 	}
 	offset, err := c.integer("offset", -1, 0, 1<<62)
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *Server) peek(c *call) error {
 
 // timeOf reads Unix milliseconds or RFC 3339.
 func timeOf(s string) (time.Time, error) {
-	if ms, err := strconv.ParseInt(s, 10, 64); err == nil && ms >= 0 && ms <= maxTimestamp {
+	if ms, err := strconv.ParseInt(s, 10, 64); err == nil && ms >= 0 {
 		return time.UnixMilli(ms), nil
 	}
 	t, err := time.Parse(time.RFC3339, s)

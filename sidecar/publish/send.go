@@ -95,6 +95,11 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 	if err != nil {
 		return nil, nil, err
 	}
+	if batch {
+		if t, err = p.checkPartitions(ctx, t, ms); err != nil {
+			return nil, nil, err
+		}
+	}
 	if e := p.limits.admit(ctx, topic, len(ms)); e != nil {
 		return nil, nil, e
 	}
@@ -158,6 +163,35 @@ func (p *Publisher) topic(ctx context.Context, name string) (upstream.Topic, err
 	for _, part := range t.Partitions {
 		if part.Leader < 0 {
 			return p.up.Refresh(ctx, name)
+		}
+	}
+	return t, nil
+}
+
+// checkPartitions refuses a batch with a message for a partition that is not
+// there, before anything of it is sent. The brokers are asked once more, since
+// the partition may be new.
+func (p *Publisher) checkPartitions(ctx context.Context, t upstream.Topic, ms []Message) (upstream.Topic, error) {
+	fresh := false
+	for i, m := range ms {
+		if m.Partition == nil {
+			continue
+		}
+		if _, ok := t.Partition(*m.Partition); ok {
+			continue
+		}
+		if !fresh {
+			now, err := p.up.Refresh(ctx, t.Name)
+			if err != nil {
+				return t, err
+			}
+			t, fresh = now, true
+		}
+		if _, ok := t.Partition(*m.Partition); !ok {
+			e := api.NewError(api.CodeBadRecord, fmt.Sprintf("message %d of the batch: topic %s has no partition %d: it has 0 to %d; nothing was sent",
+				i+1, t.Name, *m.Partition, len(t.Partitions)-1))
+			e.Line = i + 1
+			return t, e
 		}
 	}
 	return t, nil

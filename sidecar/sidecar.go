@@ -43,6 +43,7 @@ type Sidecar struct {
 	consumer     consumer
 	http         *api.Server
 	brokers      brokerCheck
+	disk         diskCheck
 	begun        time.Time
 	left         bool // the groups are left; only Run's goroutine looks
 

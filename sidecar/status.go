@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -72,6 +73,9 @@ func (s *Sidecar) causes() (causes []string, ready bool) {
 	}
 	if c, serves := s.presence.cause(s.cfg.Consume.UnprovenMax); c != "" {
 		causes, ready = append(causes, c), ready && serves
+	}
+	if err := errors.Join(s.disk.check(s.cfg.DataDir), s.local.Err()); err != nil {
+		causes, ready = append(causes, "data_dir: acknowledgements cannot be kept: "+err.Error()), false
 	}
 	return causes, ready
 }

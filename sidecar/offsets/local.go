@@ -105,6 +105,9 @@ func (l *Local) Register(r prometheus.Registerer) error {
 	return errors.Join(r.Register(l.metrics.commits), r.Register(l.metrics.merges))
 }
 
+// Err is why the store takes no more writes until a restart; nil when it does.
+func (l *Local) Err() error { return l.failure() }
+
 // SetAside is where an unreadable file was moved at the opening, or "".
 func (l *Local) SetAside() string { return l.aside }
 

@@ -167,9 +167,9 @@ func TestSequentialReadsUseNoIndex(t *testing.T) {
 }
 
 // Compaction beside appends, reads, flushes, deletions, a scrub and searches by
-// time, on the real disk: an offset has what was written there or nothing.
+// time: an offset has what was written there or nothing.
 func TestConcurrentCompaction(t *testing.T) {
-	l, err := Open(disk.OS, t.TempDir()+"/p-0", compactConfig(), compactOptions())
+	l, err := Open(newDisk(t), testDir, compactConfig(), compactOptions())
 	must(t, err)
 	value := func(offset int64) kv {
 		return kv{fmt.Sprint("k", offset%9), fmt.Sprintf("%d-%s", offset, valueAt(offset))}

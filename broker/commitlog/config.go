@@ -54,8 +54,8 @@ func DefaultConfig() Config {
 		Retention:          7 * 24 * time.Hour,
 		RetentionBytes:     -1,
 		IndexInterval:      4096,
-		MaxBatchBytes:      1<<20 + 12, // Kafka's default of message.max.bytes
-		CheckpointBytes:    64 << 20,   // some ten syncs each, so a few a second at full speed
+		MaxBatchBytes:      1<<20 + 64<<10, // a message of 1 MiB with its batch's header; Kafka's default (1 MiB + 12) has no room for that
+		CheckpointBytes:    64 << 20,       // some ten syncs each, so a few a second at full speed
 		ProducerExpiration: 24 * time.Hour,
 		Cleanup:            CleanupDelete,
 		DeleteRetention:    24 * time.Hour,

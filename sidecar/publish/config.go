@@ -15,7 +15,7 @@ type Config struct {
 	MaxTimeout      time.Duration `yaml:"max_timeout" help:"Longest ?timeout that a request may ask for, up to 10m."`
 	MaxMessageBytes int           `yaml:"max_message_bytes" help:"Largest message in bytes, with its key and headers; 1 to 1 GiB. Brokers have a limit of their own (max.message.bytes)."`
 	BatchRecords    int           `yaml:"batch_records" help:"Most messages in one request of the batch API, 1 to 10000000; more are answered 413. Each costs some hundred bytes of memory beside its own."`
-	BatchBytes      int           `yaml:"batch_bytes" help:"Largest record batch in bytes sent to a partition; at most the brokers' max.message.bytes, whose default it is."`
+	BatchBytes      int           `yaml:"batch_bytes" help:"Largest record batch in bytes sent to a partition. A topic's max.message.bytes counts where it is less; where the brokers do not tell it, Kafka's default of 1048588 does."`
 	BufferBytes     int64         `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
 	BufferRecords   int64         `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
 	Compression     string        `yaml:"compression" help:"none, gzip, snappy, lz4 or zstd: how batches are compressed on their way to the brokers and on their disks."`
@@ -38,7 +38,7 @@ func DefaultConfig() Config {
 		MaxTimeout:      5 * time.Minute,
 		MaxMessageBytes: 1 << 20,
 		BatchRecords:    100_000,
-		BatchBytes:      1048588, // Kafka's default of message.max.bytes: 1 MiB and a log header
+		BatchBytes:      1<<20 + 64<<10, // the default max.message.bytes of our brokers: a message of 1 MiB and what goes around it
 		BufferBytes:     64 << 20,
 		BufferRecords:   100_000,
 		Compression:     "none",

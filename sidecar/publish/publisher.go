@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,7 +56,7 @@ type Publisher struct {
 	expiry expiry
 
 	// batchLimits are the topics' own max.message.bytes, by name, as far as
-	// the brokers tell and they are below BatchBytes: int32.
+	// the brokers tell, BatchBytes at most: int32.
 	batchLimits sync.Map
 
 	bytes *semaphore.Weighted // room for messages on their way
@@ -71,6 +72,8 @@ type Publisher struct {
 type topicState struct {
 	uuid  string
 	limit sync.Once // its batch limit was asked for
+
+	limitAt atomic.Int64 // when that was last so, Unix nanoseconds
 
 	// mu guards run.
 	mu  sync.Mutex
@@ -144,20 +147,40 @@ func (p *Publisher) batchLimit(topic string) int32 {
 	if n, ok := p.batchLimits.Load(topic); ok {
 		return n.(int32)
 	}
-	return int32(p.cfg.BatchBytes)
+	return int32(min(p.cfg.BatchBytes, kafkaBatchLimit))
 }
+
+// kafkaBatchLimit is Kafka's default of message.max.bytes. It holds where the
+// brokers do not tell a topic's: more could be refused.
+const kafkaBatchLimit = 1<<20 + 12
 
 const (
 	limitTime     = 2 * time.Second // for the question; without an answer the configured limit holds
 	minBatchLimit = 512             // what the client takes at least
 )
 
-// learnLimit asks for a topic's batch limit before its first message.
+// limitAge is how long a topic's limit is believed: it can be altered.
+const limitAge = 30 * time.Second
+
+// knowLimit has a topic's batch limit asked for before its first message, and
+// again now and then.
+func (p *Publisher) knowLimit(ctx context.Context, s *topicState, topic string, now time.Time) {
+	s.limit.Do(func() {
+		s.limitAt.Store(now.UnixNano())
+		p.learnLimit(ctx, topic)
+	})
+	// One request asks for all that come meanwhile.
+	if at := s.limitAt.Load(); now.Sub(time.Unix(0, at)) >= limitAge && s.limitAt.CompareAndSwap(at, now.UnixNano()) {
+		p.learnLimit(ctx, topic)
+	}
+}
+
+// learnLimit asks the brokers; without an answer what is known stays.
 func (p *Publisher) learnLimit(ctx context.Context, topic string) {
 	ctx, cancel := context.WithTimeout(ctx, limitTime)
 	defer cancel()
-	if n, ok := p.up.MaxMessageBytes(ctx, topic); ok && n < p.cfg.BatchBytes {
-		p.batchLimits.Store(topic, int32(max(n, minBatchLimit)))
+	if n, ok := p.up.MaxMessageBytes(ctx, topic); ok {
+		p.batchLimits.Store(topic, int32(min(max(n, minBatchLimit), p.cfg.BatchBytes)))
 	}
 }
 

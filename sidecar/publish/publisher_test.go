@@ -447,6 +447,39 @@ func TestBatchesFitTheTopic(t *testing.T) {
 	}
 }
 
+// The documented limit is 1 MiB a message, and a message of just that was 413:
+// the batch around it did not fit Kafka's default of max.message.bytes. It fits
+// the default of our brokers; the topic's own limit counts, also when it is
+// altered later, and Kafka's where none is told.
+func TestAMessageOf1MiB(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit string
+		want  api.Code
+	}{
+		"our brokers":      {"1114112", ""},
+		"Kafka's default":  {"1048588", api.CodeMessageTooLarge},
+		"more than is set": {"8388608", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			if _, err := r.up.CreateTopic(t.Context(), "big", api.TopicSpec{Partitions: 1, Configs: map[string]string{"max.message.bytes": c.limit}}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := r.Publish(t.Context(), "big", Message{Value: make([]byte, 1<<20)}, Options{})
+			if err == nil && c.want != "" || err != nil && codeOf(err) != c.want {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if _, err := r.Publish(t.Context(), "big", Message{Value: make([]byte, 1<<20+1)}, Options{}); codeOf(err) != api.CodeMessageTooLarge {
+				t.Errorf("a byte more: %v", err)
+			}
+		})
+	}
+	p := &Publisher{cfg: DefaultConfig()}
+	if n := p.batchLimit("untold"); n != 1048588 {
+		t.Errorf("a limit that is not told is %d", n)
+	}
+}
+
 // A batch of millions ran on long after its time was over, with an error object
 // for each message.
 func TestBatchIsBounded(t *testing.T) {

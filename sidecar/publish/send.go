@@ -104,7 +104,7 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 		return nil, nil, e
 	}
 	s := p.state(t)
-	s.limit.Do(func() { p.learnLimit(ctx, topic) })
+	p.knowLimit(ctx, s, topic, time.Now())
 	recs := records(topic, ms, now)
 	f := newFlight(len(recs))
 	which := make([]int, len(recs))

@@ -63,10 +63,10 @@ func (c *conn) begin(prefix [4]byte, block bool) (*frame, error) {
 		return nil, err
 	}
 	if block {
-		if err := c.s.memory.acquire(c.s.ctx, int64(size)); err != nil {
+		if err := c.s.memory.acquire(c.s.ctx, c.s.memory.charge(size)); err != nil {
 			return nil, err
 		}
-	} else if !c.s.memory.try(int64(size)) {
+	} else if !c.s.memory.try(c.s.memory.charge(size)) {
 		return nil, nil
 	}
 	return newFrame(size, c.s.memory), nil
@@ -96,7 +96,11 @@ func (sl *slot) finish(resp *response, err error) {
 	c := sl.c
 	c.s.perAPI[sl.api.key].duration.Observe(time.Since(sl.begun).Seconds())
 	size := int64(sl.frame.size)
-	sl.frame.release()
+	if sl.api.kind == produce { // its batches are written and its answer is encoded
+		sl.frame.reuse()
+	} else {
+		sl.frame.release()
+	}
 	sl.frame = nil
 	if err != nil {
 		c.s.log.Info("closing a connection", zap.String("client", c.remote), zap.String("api", sl.api.name), zap.Error(err))

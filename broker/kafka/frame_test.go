@@ -25,7 +25,7 @@ func cut(t *testing.T, pieces [][]byte, maxBytes int64) ([][]byte, error) {
 				if err != nil {
 					return nil, err
 				}
-				if err := held.acquire(t.Context(), int64(n)); err != nil {
+				if err := held.acquire(t.Context(), held.charge(n)); err != nil {
 					return nil, err
 				}
 				return newFrame(n, held), nil
@@ -113,6 +113,81 @@ func TestALengthAloneAllocatesLittle(t *testing.T) {
 	f := newFrame(1<<30, newBudget(1<<30))
 	if cap(f.buf) > firstChunk {
 		t.Errorf("a frame of 1 GiB of which nothing came has %d bytes of memory", cap(f.buf))
+	}
+}
+
+// A frame in memory that was used before takes exactly its own bytes.
+func TestMemoryOfAFrameIsUsedAgain(t *testing.T) {
+	held := newBudget(64 << 20)
+	for _, size := range []int{8, 4096, 4097, 70_000, 1 << 20, 1<<20 + 1, 3 << 20} {
+		for round := range byte(4) {
+			if !held.try(held.charge(size)) {
+				t.Fatal("the budget is not given back")
+			}
+			f := newFrame(size, held)
+			for !f.whole() {
+				to := f.space()
+				if len(to) == 0 || len(f.buf)+len(to) > size {
+					t.Fatalf("size %d: room for %d bytes after %d", size, len(to), len(f.buf))
+				}
+				for i := range to {
+					to[i] = round
+				}
+				f.advance(len(to))
+			}
+			if len(f.buf) != size || bytes.Count(f.buf, []byte{round}) != size {
+				t.Fatalf("size %d: %d bytes, not all of them this round's", size, len(f.buf))
+			}
+			f.reuse()
+		}
+	}
+	if used := held.used.Load(); used != 0 {
+		t.Errorf("%d bytes of the budget are still held", used)
+	}
+}
+
+func TestShelf(t *testing.T) {
+	for size, want := range map[int]int{1: 1, 2048: 2048, 2049: 2560, 4096: 4096, 4097: 5120, 1_000_100: 1 << 20, 1 << 20: 1 << 20, 16 << 20: 16 << 20, 16<<20 + 1: 16<<20 + 1} {
+		i, capacity := class(size)
+		if capacity != want {
+			t.Errorf("%d bytes get %d, want %d", size, capacity, want)
+		}
+		if again, _ := class(capacity); again != i || i >= classes {
+			t.Errorf("%d bytes: class %d, their capacity %d is of class %d", size, i, capacity, again)
+		}
+	}
+	s := shelf{limit: 100_000}
+	for range 3 { // the third is too much
+		s.keep(make([]byte, 0, 40_960))
+	}
+	s.keep(make([]byte, 0, 5000)) // no capacity that is kept
+	s.keep(nil)
+	if s.bytes != 81_920 {
+		t.Errorf("%d bytes are kept", s.bytes)
+	}
+	if b := s.take(40_961); b != nil {
+		t.Errorf("got %d bytes for more", cap(b))
+	}
+	if b := s.take(20_000); b != nil {
+		t.Errorf("got %d bytes for few", cap(b))
+	}
+	for _, size := range []int{40_000, 32_768} { // the second has none of its own
+		if b := s.take(size); cap(b) != 40_960 || len(b) != 0 {
+			t.Errorf("got %d bytes for %d", cap(b), size)
+		}
+	}
+	if s.bytes != 0 || s.take(40_000) != nil {
+		t.Errorf("%d bytes are kept", s.bytes)
+	}
+	s.keep(make([]byte, 0, 40_960))
+	s.keep(make([]byte, 0, 40_960))
+	s.trim() // they came since the last one
+	s.keep(s.take(40_960))
+	if s.trim(); s.bytes != 40_960 {
+		t.Errorf("%d bytes are kept, one was needed", s.bytes)
+	}
+	if s.trim(); s.bytes != 0 {
+		t.Errorf("%d bytes are kept, none was needed", s.bytes)
 	}
 }
 

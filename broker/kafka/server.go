@@ -174,8 +174,8 @@ func (s *Server) connections() []*conn {
 	return out
 }
 
-// sweep closes connections on the loops that are idle or stuck in the middle of a request. Handed-over ones have
-// deadlines instead.
+// sweep closes connections on the loops that are idle or stuck in the middle of a request, and lets go of memory that
+// nobody needs. Handed-over connections have deadlines instead.
 func (s *Server) sweep() {
 	tick := time.NewTicker(min(s.cfg.IdleTimeout, s.cfg.ReceiveTimeout) / 4)
 	defer tick.Stop()
@@ -186,6 +186,7 @@ func (s *Server) sweep() {
 			for _, c := range s.connections() {
 				c.expire(now)
 			}
+			s.memory.shelf.trim()
 		case <-s.ctx.Done():
 			return
 		}

@@ -313,7 +313,7 @@ func (o *owner) outOfRange(offset int64) {
 // trouble implements sink.
 func (o *owner) trouble(why string) {
 	o.mu.Lock()
-	news := why != "" && o.why == ""
+	news := why != "" && (o.why == "" || o.unreadable)
 	over := why == "" && o.why != ""
 	o.why, o.unreadable = why, false
 	o.mu.Unlock()
@@ -350,6 +350,7 @@ func (o *owner) standStill(why string) (news bool) {
 }
 
 func (o *owner) stoodStill(why string) {
+	o.s.g.m.outage.works(o.key.String()) // it is no outage: it does not pass by itself
 	o.log.Error("partition stands still", zap.String("why", why))
 	o.s.wake()
 }

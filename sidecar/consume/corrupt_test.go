@@ -166,3 +166,47 @@ func TestCorruptSegmentIsNoOutage(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 }
+
+// A log that has lost its tail leaves the position above its end: that does not
+// pass by itself either.
+func TestPositionAboveTheEnd(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1})
+	l.produce("views", 0, 0, 3)
+	a := l.host("a")
+	req := PullRequest{Group: "g", Topic: "views"}
+	for n := 0; n < 3; {
+		d := a.pullSome(req)
+		a.ackAll("g", "views", d)
+		n += len(d.Messages)
+	}
+	l.kafka.ControlKey(kmsg.ListOffsets.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		l.kafka.KeepControl()
+		r := kreq.(*kmsg.ListOffsetsRequest)
+		resp := r.ResponseKind().(*kmsg.ListOffsetsResponse)
+		st, sp := kmsg.NewListOffsetsResponseTopic(), kmsg.NewListOffsetsResponseTopicPartition()
+		st.Topic = "views"
+		if r.Topics[0].Partitions[0].Timestamp == -1 {
+			sp.Offset = 1
+		}
+		st.Partitions = append(st.Partitions, sp)
+		resp.Topics = append(resp.Topics, st)
+		return resp, nil, true
+	})
+	l.kafka.ControlKey(kmsg.Fetch.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		l.kafka.KeepControl()
+		r := kreq.(*kmsg.FetchRequest)
+		resp := r.ResponseKind().(*kmsg.FetchResponse)
+		st, sp := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+		st.Topic, st.TopicID = r.Topics[0].Topic, r.Topics[0].TopicID
+		sp.ErrorCode = kerr.OffsetOutOfRange.Code
+		st.Partitions = append(st.Partitions, sp)
+		resp.Topics = append(resp.Topics, st)
+		return resp, nil, true
+	})
+	eventually(t, "corrupt_record", func() bool { return *a.pull(req).Reason == api.ReasonCorruptRecord })
+	if v := a.m.lookup("g").share("views").owner(0).view(time.Now()); !strings.Contains(v.trouble, "lost its tail") {
+		t.Errorf("%+v", v)
+	}
+	eventually(t, "told by the metrics", func() bool { return a.gauge("sidestream_consume_unreadable_partitions") == 1 })
+}

@@ -265,3 +265,50 @@ func TestUnknownFilesAreKept(t *testing.T) {
 		t.Errorf("consumed %v", got)
 	}
 }
+
+// Offsets and configs are the cluster's: whoever is asked, and after a restart.
+func TestOffsetsAndConfigsThroughAnyBroker(t *testing.T) {
+	_, hosts := realHosts(t, 2)
+	one, two := hosts[0], hosts[1]
+	adm, other := kadm.NewClient(client(t, one)), kadm.NewClient(client(t, two))
+	ctx, cancel := shortly()
+	defer cancel()
+	if _, err := adm.CreateTopic(ctx, 4, 1, nil, "t"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		var offsets kadm.Offsets
+		offsets.Add(kadm.Offset{Topic: "t", Partition: 3, At: int64(i), LeaderEpoch: 1, Metadata: fmt.Sprint("m", i)})
+		if err := adm.CommitAllOffsets(ctx, fmt.Sprint("group ", i), offsets); err != nil {
+			t.Fatal(err)
+		}
+		got, err := other.FetchOffsets(ctx, fmt.Sprint("group ", i))
+		if o := got["t"][3]; err != nil || o.At != int64(i) || o.Metadata != fmt.Sprint("m", i) || o.LeaderEpoch != 1 {
+			t.Errorf("group %d: %+v, %v", i, got, err)
+		}
+	}
+	if groups, err := other.ListGroups(ctx); err != nil || len(groups) != 8 {
+		t.Errorf("groups %+v, %v", groups, err)
+	}
+	set := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: kadm.StringPtr("100")}}
+	if r, err := adm.AlterTopicConfigs(ctx, set, "t"); err != nil || r[0].Err != nil {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	cl := client(t, two, kgo.ProducerBatchCompression(kgo.NoCompression()))
+	for p := range int32(4) { // two on each broker
+		var err error
+		two.await("both brokers go by the new limit", func() bool {
+			err = cl.ProduceSync(ctx, &kgo.Record{Topic: "t", Partition: p, Value: make([]byte, 200)}).FirstErr()
+			return err != nil
+		})
+		if !errors.Is(err, kerr.MessageTooLarge) {
+			t.Errorf("partition %d: %v", p, err)
+		}
+	}
+	if _, err := other.DeleteGroups(ctx, "group 1"); err != nil {
+		t.Error(err)
+	}
+	if got, err := adm.FetchOffsets(ctx, "group 1"); err != nil || len(got) != 0 {
+		t.Errorf("a deleted group has %+v, %v", got, err)
+	}
+}

@@ -19,7 +19,7 @@ type Config struct {
 	BufferBytes     int64         `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
 	BufferRecords   int64         `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
 	Compression     string        `yaml:"compression" help:"none, gzip, snappy, lz4 or zstd: how batches are compressed on their way to the brokers and on their disks."`
-	DeliveryTimeout time.Duration `yaml:"delivery_timeout" help:"How long a message that certainly is not written yet is tried again after its caller was answered 504; one whose fate is unknown is kept until a broker tells. 1s to 1h."`
+	DeliveryTimeout time.Duration `yaml:"delivery_timeout" help:"How long a message with ack=leader may stay on its way after its caller was answered 504; with ack=all one whose fate is unknown is kept until a broker tells. 1s to 1h."`
 
 	Rate RateConfig `yaml:"rate"`
 }

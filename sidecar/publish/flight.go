@@ -2,6 +2,7 @@ package publish
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"sidestream/sdk/api"
@@ -40,17 +41,29 @@ func (f *flight) land(i int, partition int32, offset int64, err error) {
 	}
 }
 
-// again takes back those records that ended with err, to be sent once more.
-// Nobody else waits or lands while it runs: it is called between attempts.
-func (f *flight) again(err error) (which []int) {
+// again takes back those records that ended with one of errs, to be sent once
+// more. A record stays as it is when a later one of its partition is written
+// already: their order would be lost. Nobody else waits or lands while it runs:
+// it is called between attempts.
+func (f *flight) again(errs ...error) (which []int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i := range f.errs {
-		if f.landed[i] && errors.Is(f.errs[i], err) {
-			f.landed[i], f.errs[i] = false, nil
-			which = append(which, i)
+	written := map[int32]bool{} // partitions, looking from the end
+	for i := len(f.errs) - 1; i >= 0; i-- {
+		if !f.landed[i] {
+			continue
 		}
+		err, partition := f.errs[i], f.results[i].Partition
+		if err == nil {
+			written[partition] = true
+		}
+		if written[partition] || !slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) }) {
+			continue
+		}
+		f.landed[i], f.errs[i] = false, nil
+		which = append(which, i)
 	}
+	slices.Reverse(which)
 	if len(which) > 0 && f.left == 0 {
 		f.done = make(chan struct{})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
@@ -54,6 +55,7 @@ type Publisher struct {
 	clients [2]*kgo.Client // by Ack; there is no order between them
 
 	expiry expiry
+	writes writes // of the idempotent client
 
 	// batchLimits are the topics' own max.message.bytes, by name, as far as
 	// the brokers tell, BatchBytes at most: int32.
@@ -120,8 +122,11 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 	// The idempotent client repeats a record whose fate is unknown until a
 	// broker tells it: then it is there once, whatever was lost on the way.
 	// Cancelling such a record would allow it to appear twice, so it lives as
-	// long as its broker is away; what it holds is bounded by the buffer.
-	if p.clients[AckAll], err = up.Client(append(common[:len(common):len(common)], kgo.RequiredAcks(kgo.AllISRAcks()))...); err != nil {
+	// long as its broker is away; what it holds is bounded by the buffer. What
+	// was not sent is taken out in time (see life).
+	if p.clients[AckAll], err = up.Client(append(common[:len(common):len(common)], kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.AllowIdempotentProduceCancellation(), // only lives of records that were not sent are ended early
+		kgo.WithHooks(&p.writes), kgo.RetryTimeoutFn(retryTimeout))...); err != nil {
 		return nil, err
 	}
 	// Without idempotence a repeat could write twice, so there is none.
@@ -139,6 +144,17 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 		return nil, fmt.Errorf("publish metrics: %w", err)
 	}
 	return p, nil
+}
+
+// retryTimeout bounds how long the client repeats what comes before producing.
+// It begins again by itself; between two rounds it looks whether records have
+// waited for too long.
+func retryTimeout(key int16) time.Duration {
+	switch key {
+	case kmsg.Metadata.Int16(), kmsg.InitProducerID.Int16():
+		return 500 * time.Millisecond
+	}
+	return 30 * time.Second // the client's default
 }
 
 // batchLimit is the largest batch of a topic. A batch beyond the topic's own

@@ -268,6 +268,96 @@ func TestLostReplyIsUnknownAndWrittenOnce(t *testing.T) {
 	}
 }
 
+// With the coordination store down brokers give out no producer ids, and a
+// sidecar that had just been started answered each publish with 504, though
+// nothing of it had been sent; and it wrote them when the store came back.
+func TestWithoutAProducerIDNothingIsSent(t *testing.T) {
+	r := newRig(t, nil)
+	var away atomic.Bool
+	away.Store(true)
+	r.cluster.ControlKey(kmsg.InitProducerID.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		if !away.Load() {
+			return nil, nil, false
+		}
+		resp := kreq.ResponseKind().(*kmsg.InitProducerIDResponse)
+		resp.ErrorCode, resp.ProducerID, resp.ProducerEpoch = kerr.CoordinatorNotAvailable.Code, -1, -1
+		return resp, nil, true
+	})
+	results, err := r.PublishBatch(t.Context(), "one", []Message{{Value: []byte("a")}, {Value: []byte("b")}}, Options{Timeout: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range results {
+		if x.Error == nil || x.Error.Code != api.CodeBrokersUnavailable {
+			t.Errorf("got %+v, want %s", x.Error, api.CodeBrokersUnavailable)
+		}
+	}
+	away.Store(false)
+	if done, err := r.Publish(t.Context(), "one", Message{Value: []byte("c")}, Options{}); err != nil || done.Offset != 0 {
+		t.Errorf("%+v, %v: what was answered 503 is written", done, err)
+	}
+}
+
+// A publish just after a broker's planned stop waited for its whole time, was
+// answered 504 and then written when the broker came back, though it had never
+// been sent: nobody took the call. A neighbour with more time is not refused
+// with it.
+func TestBrokerStoppedBeforeTheMessage(t *testing.T) {
+	r := newRig(t, nil)
+	if _, err := r.Publish(t.Context(), "one", Message{}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	// The metadata of a moment ago names a leader.
+	top, err := r.up.Topic(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cluster.Close()
+	s, f := r.state(top), newFlight(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	o := Options{Timeout: 3 * time.Second}
+	life := r.lifeOf(ctx, o, 1)
+	defer life.end(f)
+	time.Sleep(100 * time.Millisecond) // until the client has seen its connection end
+	ms := []Message{{Value: []byte("v")}}
+	r.enter(ctx, top, s, ms, records("one", ms, time.Now()), []int{0}, o, life, f)
+	r.await(ctx, life, f)
+	if got := r.settle(top, f, AckAll); got[0].Error == nil || got[0].Error.Code != api.CodeBrokersUnavailable {
+		t.Errorf("got %v, want %s", got[0].Error, api.CodeBrokersUnavailable)
+	}
+	if n := r.Buffered(); n != 0 {
+		t.Errorf("%d messages are kept to be written later", n)
+	}
+}
+
+// A record thrown out with another's is sent again, unless a later one of its
+// partition is written: the order counts.
+func TestDisplacedKeepTheOrder(t *testing.T) {
+	f := newFlight(5)
+	f.land(0, 0, -1, errDisplaced)
+	f.land(1, 0, 7, nil)
+	f.land(2, 0, -1, errDisplaced)
+	f.land(3, 1, -1, errNotKnownYet)
+	f.land(4, 1, -1, away("no"))
+	if which := f.again(errNotKnownYet, errDisplaced); fmt.Sprint(which) != "[2 3]" {
+		t.Errorf("again: %v", which)
+	}
+	done, cancel := context.WithCancel(t.Context())
+	l := life{ctx: done, cancel: cancel}
+	if err := l.fate(context.Canceled, true); !errors.Is(err, errDisplaced) {
+		t.Errorf("another's time is over: %v", err)
+	}
+	cancel()
+	if err := l.fate(context.Canceled, true); !errors.Is(err, errNotSent) {
+		t.Errorf("its own time is over: %v", err)
+	}
+	if err := l.fate(context.Canceled, false); errors.Is(err, errNotSent) || errors.Is(err, errDisplaced) {
+		t.Errorf("it may have been sent: %v", err)
+	}
+}
+
 // With ack=leader there is one attempt, so a cut connection is unknown at once.
 func TestLeaderAckTriesOnce(t *testing.T) {
 	r := newRig(t, nil)

@@ -107,24 +107,24 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 	p.knowLimit(ctx, s, topic, time.Now())
 	recs := records(topic, ms, now)
 	f := newFlight(len(recs))
+	life := p.lifeOf(ctx, o, len(recs))
+	defer life.end(f)
 	which := make([]int, len(recs))
 	for i := range which {
 		which[i] = i
 	}
 	for len(which) > 0 {
-		p.enter(ctx, t, s, ms, recs, which, o, f)
-		select {
-		case <-f.done:
-		case <-ctx.Done():
+		p.enter(ctx, t, s, ms, recs, which, o, life, f)
+		if !p.await(ctx, life, f) {
 			return p.settle(t, f, o.Ack), recs, nil
 		}
-		if which = f.again(errNotKnownYet); len(which) > 0 {
+		if which = f.again(errNotKnownYet, errDisplaced); len(which) > 0 {
 			p.clients[o.Ack].ForceMetadataRefresh()
 			select {
 			case <-time.After(50 * time.Millisecond):
 			case <-ctx.Done():
 				for _, i := range which {
-					f.land(i, 0, -1, errNotKnownYet)
+					f.land(i, 0, -1, late(o.Timeout))
 				}
 				return p.settle(t, f, o.Ack), recs, nil
 			}
@@ -133,9 +133,27 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 	return p.settle(t, f, o.Ack), recs, nil
 }
 
+// await waits until all has landed; false when ctx ends first.
+func (p *Publisher) await(ctx context.Context, life *life, f *flight) bool {
+	for {
+		select {
+		case <-f.done:
+			return true
+		case <-life.check:
+			life.endUnsent(f, &p.writes)
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // errNotKnownYet is the end of a record whose partition the client has not
 // heard of: it was not sent, and is tried again.
 var errNotKnownYet = errors.New("the partition is not known to the client yet")
+
+// errDisplaced is the end of a record that was thrown out with another's that
+// waited before it for too long: it was not sent, and is tried again.
+var errDisplaced = errors.New("the brokers cannot be reached; it was not sent")
 
 // errNoRoom is the end of a record that found no room in time.
 var errNoRoom = errors.New("no room for more messages on their way")
@@ -221,7 +239,7 @@ func (p *Publisher) state(t upstream.Topic) *topicState {
 // enter hands the records to the client, each to its partition, in order. What
 // finds no leader or no room until ctx ends lands at once: it never entered. Errors
 // are shared: a batch may have many messages.
-func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, ms []Message, recs []kgo.Record, which []int, o Options, f *flight) {
+func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, ms []Message, recs []kgo.Record, which []int, o Options, life *life, f *flight) {
 	cl := p.clients[o.Ack]
 	for k, i := range which {
 		if ctx.Err() != nil {
@@ -246,15 +264,17 @@ func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, 
 			continue
 		}
 		recs[i].Partition = partition
-		// Not the caller's ctx: its end would fail others (see expiry).
-		cl.TryProduce(p.expiry.context(now), &recs[i], func(rec *kgo.Record, err error) {
+		part, _ := t.Partition(partition)
+		before := p.writes.to(part)
+		life.enters(i, part, before)
+		cl.TryProduce(life.context(p, now), &recs[i], func(rec *kgo.Record, err error) {
 			p.bytes.Release(size)
 			p.count.Release(1)
 			if err != nil && rec.Partition == notKnownYet {
 				f.land(i, partition, -1, errNotKnownYet)
 				return
 			}
-			f.land(i, partition, rec.Offset, err)
+			f.land(i, partition, rec.Offset, life.fate(err, p.writes.to(part) == before))
 		})
 	}
 }
@@ -303,6 +323,8 @@ func (p *Publisher) tell(err error, t upstream.Topic, ack Ack) *api.Error {
 	switch {
 	case errors.Is(err, errNotKnownYet):
 		return away("the partition is so new that it is not known here yet; nothing was sent")
+	case errors.Is(err, errDisplaced), errors.Is(err, errNotSent):
+		return away(fmt.Sprintf("the message for topic %s was not sent and is not written: its broker could not be reached in time (%v)", t.Name, err))
 	case errors.Is(err, errNoRoom):
 		return away("too many messages are on their way to the brokers; this one was not sent")
 	}

@@ -109,7 +109,7 @@ func (u *Upstream) createError(name string, err error) *api.Error {
 		return e
 	case errors.As(err, &be):
 		return unavailable(fmt.Sprintf("topic %s was not created: %v", name, err))
-	case isDial(err):
+	case IsDial(err):
 		return u.unreachable(err) // it never left
 	}
 	return unsure(name, err.Error())

@@ -41,8 +41,13 @@ func baseOptions(cfg Config, log *zap.Logger) ([]kgo.Opt, error) {
 type dialFunc func(ctx context.Context, network, host string) (net.Conn, error)
 
 func dialler(cfg Config) (dialFunc, error) {
-	plainDial := (&net.Dialer{Timeout: cfg.DialTimeout}).DialContext
-	dial := plainDial
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{Timeout: cfg.DialTimeout}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return watched(c), nil
+	}
 	if cfg.TLS.Enabled {
 		tc, err := cfg.TLS.config()
 		if err != nil {

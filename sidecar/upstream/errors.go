@@ -60,8 +60,8 @@ func topicError(topic string, code int16) error {
 	return api.NewError(api.CodeInternal, fmt.Sprintf("topic %s: %v", topic, err))
 }
 
-// isDial tells that a request failed before a byte of it was sent.
-func isDial(err error) bool {
+// IsDial tells that a request failed before a byte of it was sent.
+func IsDial(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }

@@ -3,10 +3,12 @@ package upstream
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -415,6 +417,51 @@ func TestCreateTopicWithoutTheStore(t *testing.T) {
 		_, err := u.CreateTopic(context.Background(), "newt", api.TopicSpec{Replication: 1})
 		if codeOf(err) != want || want != api.CodeBrokersUnavailable && strings.Contains(err.Error(), "8500") {
 			t.Errorf("code %d: %v, want %s", code, err, want)
+		}
+	}
+}
+
+// A client does not read an idle connection, so a request went into one that
+// its broker had closed, and nobody could say that no broker had it.
+func TestNothingIsWrittenToAClosedConnection(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	dial, err := dialler(DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := dial(t.Context(), "tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	there, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Write([]byte("x")); n != 1 || err != nil {
+		t.Fatalf("open: %d, %v", n, err)
+	}
+	if _, err := there.Write([]byte("answer")); err != nil { // what is unread is no end
+		t.Fatal(err)
+	}
+	if n, err := c.Write([]byte("x")); n != 1 || err != nil {
+		t.Fatalf("with an answer to read: %d, %v", n, err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, len("answer"))); err != nil {
+		t.Fatal(err)
+	}
+	there.Close()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		n, err := c.Write(nil)
+		if errors.Is(err, syscall.EPIPE) && n == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("closed: %d, %v", n, err)
 		}
 	}
 }

@@ -224,6 +224,9 @@ func (b *Broker) Alarms() []string {
 		if err := d.offline(); err != nil {
 			out = append(out, fmt.Sprintf("log directory %s is offline: %v", d.path, err))
 		}
+		if d.full.Load() {
+			out = append(out, fmt.Sprintf("log directory %s is full: producers are refused, with an error that they may repeat, until there is room", d.path))
+		}
 	}
 	for _, h := range b.holdings() {
 		out = append(out, h.alarms()...)

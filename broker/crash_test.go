@@ -227,9 +227,16 @@ func TestDiskFullIsRetriableAndWritingResumes(t *testing.T) {
 	if got := r.get(fetchReq(12, "t", 0, 0)); got.ErrorCode != 0 || len(got.RecordBatches) == 0 {
 		t.Errorf("fetch while the disk is full: %+v", got)
 	}
+	// A full disk was once told in the log alone: /status had no alarm.
+	if a := w.b.Alarms(); len(a) != 1 || !strings.Contains(a[0], "is full") {
+		t.Errorf("alarms %q, want one that says the directory is full", a)
+	}
 	full.Store(false)
 	if got := r.put("t", idempotent(0, "x")); got.ErrorCode != 0 || got.BaseOffset != 1 {
 		t.Errorf("room again: %+v", got)
+	}
+	if a := w.b.Alarms(); len(a) != 0 {
+		t.Errorf("alarms %q although there is room again", a)
 	}
 }
 

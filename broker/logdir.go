@@ -13,11 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"sidestream/broker/commitlog"
 	"sidestream/broker/disk"
 	"sidestream/broker/kafka"
 )
@@ -42,6 +44,8 @@ type logDir struct {
 	fresh bool     // new partitions may go here
 	lock  *os.File // held while the broker runs; nil where there is none
 
+	full atomic.Bool // the last append found no room
+
 	mu     sync.Mutex // guards everything below
 	err    error      // why it takes no writes
 	unread bool       // what it holds is not known
@@ -64,6 +68,15 @@ func (d *logDir) offline() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.err
+}
+
+// took notes how an append ended, and tells whether that changed what is known of the room that is left.
+func (d *logDir) took(err error) (changed bool) {
+	full := errors.Is(err, commitlog.ErrNoSpace)
+	if err != nil && !full {
+		return false
+	}
+	return d.full.Load() != full && d.full.CompareAndSwap(!full, full)
 }
 
 func (d *logDir) unreadable(err error) {

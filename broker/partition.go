@@ -177,8 +177,12 @@ func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolic
 				base, _, err = p.log.Append(g.batches, epoch, begun)
 			}
 		}
-		if err != nil {
-			p.zlog.Warn("append failed", zap.Error(err))
+		if p.dir.took(err) || err != nil && !errors.Is(err, commitlog.ErrNoSpace) {
+			if err != nil {
+				p.zlog.Warn("append failed", zap.Error(err))
+			} else {
+				p.zlog.Info("the log directory has room again", zap.String("directory", p.dir.path))
+			}
 			p.notice(err)
 		}
 		g.settle(base, logEnd, err)

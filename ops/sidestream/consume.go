@@ -96,8 +96,13 @@ func consume(ctx context.Context, c *sdk.Client, topic string, o consumeOptions,
 			waiting = waitNote{out: notes}
 			continue
 		}
-		if o.untilEnd && pulled.Reason != nil && (*pulled.Reason == api.ReasonAtEnd || *pulled.Reason == api.ReasonNoPartition) {
-			return nil
+		if o.untilEnd && pulled.Reason != nil {
+			switch *pulled.Reason {
+			case api.ReasonAtEnd, api.ReasonNoPartition:
+				return nil
+			case api.ReasonCorruptRecord: // no waiting brings these to an end
+				return fmt.Errorf("the end of %s cannot be reached: a partition stands still at records that nobody can read; the sidecar's log names them and the offset to seek to", topic)
+			}
 		}
 		waiting.tell(pulled.Reason, time.Now())
 		select {

@@ -23,7 +23,7 @@ type Config struct {
 	Loops     int      `yaml:"loops" help:"Event loops for small requests, 1 to 64; 2 by default, since disk and network waits happen outside them."`
 
 	MaxRequestBytes        int64         `yaml:"max_request_bytes" help:"Largest request frame in bytes, 1 KiB to 2 GiB; 100 MiB by default as in Kafka (socket.request.max.bytes); a larger one closes the connection."`
-	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 128 MiB by default; further requests wait unread, and up to 16 MiB more are kept for the next ones."`
+	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 100 MiB by default; further requests wait unread, and what requests leave of it is kept a while for the next ones."`
 	MaxConnections         int           `yaml:"max_connections" help:"Connections in all, at least 1; 10000 by default; a further one is closed at once."`
 	MaxConnectionsPerIP    int           `yaml:"max_connections_per_ip" help:"Connections from one IP address, at least 1; 5000 by default; a further one is closed at once."`
 	MaxInFlightRequests    int           `yaml:"max_in_flight_requests" help:"Requests of one connection that may be unanswered at once, 1 to 10000; 100 by default; further ones wait unread."`
@@ -83,7 +83,7 @@ func DefaultConfig() Config {
 		Listen:                 "127.0.0.1:9092",
 		Loops:                  2,
 		MaxRequestBytes:        100 << 20,
-		MaxRequestMemory:       128 << 20,
+		MaxRequestMemory:       100 << 20,
 		MaxConnections:         10000,
 		MaxConnectionsPerIP:    5000,
 		MaxInFlightRequests:    100,

@@ -23,7 +23,7 @@ const secondChunk = 16 << 20
 func newFrame(size int, held *budget) *frame {
 	b := held.shelf.take(size)
 	if b == nil {
-		b = allocate(min(size, firstChunk))
+		b = held.shelf.allocate(min(size, firstChunk), held.used.Load())
 	}
 	return &frame{buf: b, size: size, held: held}
 }
@@ -31,9 +31,9 @@ func newFrame(size int, held *budget) *frame {
 // space is where the next bytes go: never empty before the frame is whole.
 func (f *frame) space() []byte {
 	if len(f.buf) == cap(f.buf) {
-		grown := allocate(min(f.size, max(2*cap(f.buf), secondChunk)))
+		grown := f.held.shelf.allocate(min(f.size, max(2*cap(f.buf), secondChunk)), f.held.used.Load())
 		grown = append(grown, f.buf...)
-		f.held.shelf.keep(f.buf)
+		f.held.shelf.keep(f.buf, f.held.used.Load())
 		f.buf = grown
 	}
 	return f.buf[len(f.buf):min(f.size, cap(f.buf))]
@@ -51,7 +51,7 @@ func (f *frame) release() {
 // reuse is release for a frame that nobody refers to any more: its memory serves the next frame.
 func (f *frame) reuse() {
 	f.release()
-	f.held.shelf.keep(f.buf)
+	f.held.shelf.keep(f.buf, f.held.used.Load())
 	f.buf = nil
 }
 

@@ -156,14 +156,21 @@ func TestShelf(t *testing.T) {
 			t.Errorf("%d bytes: class %d, their capacity %d is of class %d", size, i, capacity, again)
 		}
 	}
-	s := shelf{limit: 100_000}
-	for range 3 { // the third is too much
-		s.keep(make([]byte, 0, 40_960))
-	}
-	s.keep(make([]byte, 0, 5000)) // no capacity that is kept
-	s.keep(nil)
+	s := shelf{limit: 100_000, full: make(chan struct{}, 1)}
+	s.keep(make([]byte, 0, 40_960), 0)
+	s.keep(make([]byte, 0, 40_960), 20_000) // too much beside what requests have
+	s.keep(make([]byte, 0, 40_960), 0)
+	s.keep(make([]byte, 0, 40_960), 0) // too much
+	s.keep(make([]byte, 0, 5000), 0)   // no capacity that is kept
+	s.keep(nil, 0)
 	if s.bytes != 81_920 {
 		t.Errorf("%d bytes are kept", s.bytes)
+	}
+	for range maxLost/40_960 + 1 {
+		s.keep(make([]byte, 0, 40_960), 0)
+	}
+	if len(s.full) != 1 {
+		t.Error("the collector is not called for what was not kept")
 	}
 	if b := s.take(40_961); b != nil {
 		t.Errorf("got %d bytes for more", cap(b))
@@ -179,10 +186,14 @@ func TestShelf(t *testing.T) {
 	if s.bytes != 0 || s.take(40_000) != nil {
 		t.Errorf("%d bytes are kept", s.bytes)
 	}
-	s.keep(make([]byte, 0, 40_960))
-	s.keep(make([]byte, 0, 40_960))
+	s.keep(make([]byte, 0, 40_960), 0)
+	if b := s.allocate(5000, 90_000); cap(b) != 5120 || s.bytes != 0 {
+		t.Errorf("got %d bytes, %d are kept beside requests that need the room", cap(b), s.bytes)
+	}
+	s.keep(make([]byte, 0, 40_960), 0)
+	s.keep(make([]byte, 0, 40_960), 0)
 	s.trim() // they came since the last one
-	s.keep(s.take(40_960))
+	s.keep(s.take(40_960), 0)
 	if s.trim(); s.bytes != 40_960 {
 		t.Errorf("%d bytes are kept, one was needed", s.bytes)
 	}

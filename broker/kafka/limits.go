@@ -16,11 +16,8 @@ type budget struct {
 	shelf shelf
 }
 
-// maxShelf is the memory that is kept for further requests. It comes on top of the budget.
-const maxShelf = 16 << 20
-
 func newBudget(bytes int64) *budget {
-	return &budget{bytes: bytes, sem: semaphore.NewWeighted(bytes), shelf: shelf{limit: min(bytes, maxShelf)}}
+	return &budget{bytes: bytes, sem: semaphore.NewWeighted(bytes), shelf: shelf{limit: bytes, full: make(chan struct{}, 1)}}
 }
 
 // charge is what a request of that size takes of the budget: the memory that it will have, and never more than there is.

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -187,6 +188,8 @@ func (s *Server) sweep() {
 				c.expire(now)
 			}
 			s.memory.shelf.trim()
+		case <-s.memory.shelf.full:
+			runtime.GC()
 		case <-s.ctx.Done():
 			return
 		}

@@ -105,7 +105,7 @@ func (s *shelf) trim() {
 	defer s.mu.Unlock()
 	for i := range s.free {
 		for range s.spare[i] {
-			s.pop(i)
+			s.lose(cap(s.pop(i)))
 		}
 		s.spare[i] = len(s.free[i])
 	}

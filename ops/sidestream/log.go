@@ -163,7 +163,7 @@ func (d dumper) file(path string) error {
 	if d.options.asJSON {
 		return nil
 	}
-	_, err := fmt.Fprintf(d.out, "%d batches, %d records\n", batches, records)
+	_, err := fmt.Fprintf(d.out, "batches: %d, records: %d\n", batches, records)
 	return err
 }
 

@@ -124,6 +124,23 @@ func (c checkpoint) check() error {
 	return nil
 }
 
+// follow moves a recovery point whose segment was removed, which ends at it or
+// above, to the beginning of the first segment that is left. Deleting all records
+// of a log leaves such a point until the next checkpoint.
+func (c *checkpoint) follow(first int64) {
+	if c.Segment >= first || c.Recovery > first {
+		return
+	}
+	moved := checkpoint{
+		Start: c.Start, Recovery: first, Segment: first,
+		LastTime: -1, MaxTimestamp: -1, Created: c.Created, Snapshot: c.Snapshot,
+	}
+	if first != c.Recovery {
+		moved.Snapshot = unknownSnapshot
+	}
+	*c = moved
+}
+
 // readCheckpoint reports found = false, with the reason if there is one, when
 // the file is missing or cannot be trusted.
 func readCheckpoint(fsys disk.FS, dir string) (c checkpoint, found bool, reason error) {

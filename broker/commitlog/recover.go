@@ -97,6 +97,7 @@ func (l *Log) recover(clean bool) error {
 	}
 	l.segments = l.dropBelow(f.segments, cp.Start)
 	l.start = max(cp.Start, l.segments[0].base)
+	cp.follow(l.segments[0].base)
 
 	r := recovery{l: l, cp: cp, trusted: trusted}
 	if err := r.run(f.snapshots); err != nil {

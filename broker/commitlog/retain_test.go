@@ -238,9 +238,19 @@ func TestDeleteBeforeOnAFullDisk(t *testing.T) {
 			t.Errorf("starts at %d after a crash", again.StartOffset())
 		}
 	}
+	// Nor is what was appended since taken for synced: the recovery point was in
+	// a segment that is gone.
+	appendValues(t, l, 20)
+	for seed := range uint64(20) {
+		again := open(t, m.Crash(seed), smallConfig())
+		if damage, err := again.Verify(t.Context()); err != nil || len(damage) > 0 {
+			t.Errorf("seed %d: %v, damage %v", seed, err, damage)
+		}
+		wantDense(t, readAll(t, again, 24), 24, again.EndOffset())
+	}
 	full = false
 	must(t, l.DeleteBefore(27))
-	if again := open(t, m.Crash(1), smallConfig()); again.StartOffset() != 27 || again.EndOffset() != 50 {
+	if again := open(t, m.Crash(1), smallConfig()); again.StartOffset() != 27 || again.EndOffset() != 70 {
 		t.Errorf("%d to %d after a crash", again.StartOffset(), again.EndOffset())
 	}
 }
@@ -272,5 +282,30 @@ func TestRemoveLeavesNothing(t *testing.T) {
 				t.Errorf("seed %d: %s is back", seed, e.Name())
 			}
 		}
+	}
+}
+
+// After all records were deleted the recovery point lies at the end of a segment
+// that the next start removes. Such a start once took the log for one whose
+// recovery point is lost, looked at its last segment only and served torn batches
+// of those before it.
+func TestPowerCutAfterDeletingAllRecords(t *testing.T) {
+	for seed := range uint64(50) {
+		m := newDisk(t)
+		l := open(t, m, smallConfig())
+		appendValues(t, l, 8) // a full segment
+		must(t, l.DeleteBefore(8))
+		appendValues(t, l, 30) // over several segments, never flushed
+		crashed := m.Crash(seed)
+		again := open(t, crashed, smallConfig())
+		if damage, err := again.Verify(t.Context()); err != nil || len(damage) > 0 {
+			t.Fatalf("seed %d: %v, damage %v", seed, err, damage)
+		}
+		wantDense(t, readAll(t, again, 8), 8, again.EndOffset())
+		appendValues(t, again, 3)
+		flush(t, again)
+		end := again.EndOffset()
+		must(t, again.Close())
+		wantDense(t, readAll(t, open(t, crashed.Crash(seed), smallConfig()), 8), 8, end)
 	}
 }

@@ -181,6 +181,7 @@ func (o *owner) install(p offsets.Position, uuid string, generation uint64) erro
 		Order:       window.Order(o.s.g.settings().Order),
 		MaxMessages: o.s.g.m.cfg.PrefetchCount,
 		MaxBytes:    o.s.g.m.cfg.PrefetchBytes,
+		MaxAttempts: o.s.g.settings().MaxAttempts,
 	})
 	if err != nil {
 		return err

@@ -45,7 +45,7 @@ func (w *Window[R]) batch(first int, now time.Time, max, maxBytes int) (n int) {
 			continue
 		}
 		size += m.size
-		if n > 0 && (m.notBefore.After(now) || maxBytes > 0 && size > maxBytes || redelivery && m.offset >= w.barrier) {
+		if n > 0 && (w.exhausted(m) || m.notBefore.After(now) || maxBytes > 0 && size > maxBytes || redelivery && m.offset >= w.barrier) {
 			break
 		}
 		n++
@@ -67,6 +67,10 @@ func (w *Window[R]) Why(now time.Time) Why {
 	switch {
 	case m == nil:
 		return AtEnd
+	case w.exhausted(m) && m.blocked:
+		return DeadBlocked
+	case w.exhausted(m):
+		return Delayed
 	case m.notBefore.After(now):
 		return Delayed
 	}

@@ -54,6 +54,7 @@ type Config struct {
 	Order       Order
 	MaxMessages int // messages held, fetched and not acknowledged; default 10,000
 	MaxBytes    int // their bytes; default 16 MiB
+	MaxAttempts int // hand-outs of a message after which it is exhausted; 0: no limit
 }
 
 // Record is a fetched message: what the window must know of it, and Ref, which
@@ -88,11 +89,12 @@ const (
 	Ready        Why = iota // there is something to hand out
 	AtEnd                   // nothing fetched is left: at the end, or the fetch is under way
 	InFlightFull            // what is out must be acknowledged first
-	Delayed                 // the next message was put off by a nack
+	Delayed                 // the next message was put off by a nack, or is being diverted
+	DeadBlocked             // the next message is exhausted and could not be diverted
 )
 
 func (w Why) String() string {
-	return [...]string{"ready", "at_end", "in_flight_full", "delayed"}[w]
+	return [...]string{"ready", "at_end", "in_flight_full", "delayed", "dead_blocked"}[w]
 }
 
 // message is a fetched message that is not acknowledged, or one that was and
@@ -105,6 +107,9 @@ type message[R any] struct {
 	lease     uint64    // number of the lease it is out under; 0: it is not out
 	lastLease uint64    // number of the last lease it was out under; 0: never
 	notBefore time.Time // until when the last nack put it off; zero: never nacked
+	lastError string    // what the last nack said
+	diverting bool      // exhausted, and listed as such
+	blocked   bool      // exhausted, and could not be diverted
 	alone     bool      // failed repeatedly: nothing is handed out behind it
 	done      bool
 }

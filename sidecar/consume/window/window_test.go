@@ -395,3 +395,38 @@ func (w *Window[R]) peek(n int64) (hs []Handout[string]) {
 	}
 	return hs
 }
+
+func TestExhausted(t *testing.T) {
+	w, err := New[string](offsets.Position{}, Config{MaxAttempts: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(t, w, 3, 0, 1, 2)
+	for range 2 {
+		no := w.Take(at(0), 1, 0, lease30)[0].LeaseNo
+		if list := w.Exhausted(at(0)); list != nil {
+			t.Fatalf("out under a lease, and listed: %v", list)
+		}
+		if _, errs := w.Nack(at(0), no, []int64{0}, 0); errs[0] != nil {
+			t.Fatal(errs)
+		}
+	}
+	take(t, w, 1, 9, "")
+	if why := w.Why(at(1)); why != Delayed {
+		t.Errorf("why %v before anybody tried", why)
+	}
+	want := []Exhausted[string]{{Offset: 0, Attempt: 2, Reason: ReasonMaxAttempts, Ref: "m0"}}
+	if list := w.Exhausted(at(1)); !slices.Equal(list, want) || w.Exhausted(at(1)) != nil {
+		t.Fatalf("listed %+v, want %+v once", list, want)
+	}
+	w.Retain(0)
+	if why := w.Why(at(1)); why != DeadBlocked {
+		t.Errorf("why %v", why)
+	}
+	take(t, w, 1, 9, "")
+	if list := w.Exhausted(at(2)); !slices.Equal(list, want) || !w.Skip(0) {
+		t.Fatalf("listed again %+v, want %+v", list, want)
+	}
+	w.Retain(0)
+	take(t, w, 2, 9, "1:1 2:1")
+}

@@ -87,13 +87,14 @@ type Sidecar struct {
 
 // GroupConfig is under KeyGroupConfig. Zero fields mean the default.
 type GroupConfig struct {
-	Order       string `json:"order"`             // partition, key or none
-	LeaseMillis int64  `json:"lease_ms"`          // default lease
-	MaxAttempts int    `json:"max_attempts"`      // 0: no limit
-	Exclusive   string `json:"exclusive"`         // available or strict
-	From        string `json:"from"`              // earliest, latest or RFC 3339
-	Dead        string `json:"dead,omitempty"`    // topic of dead letters
-	Created     string `json:"created,omitempty"` // RFC 3339
+	Order       string `json:"order"`                // partition, key or none
+	LeaseMillis int64  `json:"lease_ms"`             // default lease
+	MaxAttempts int    `json:"max_attempts"`         // 0: the default; -1: no limit
+	Exclusive   string `json:"exclusive"`            // available or strict
+	From        string `json:"from"`                 // earliest, latest or RFC 3339
+	Dead        string `json:"dead,omitempty"`       // topic of dead letters, skip or off; "": dead.<group>
+	Unreadable  string `json:"unreadable,omitempty"` // dead (""), skip or stop: what becomes of records that nobody can read
+	Created     string `json:"created,omitempty"`    // RFC 3339
 	Writer      string `json:"writer"`
 }
 

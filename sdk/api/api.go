@@ -143,10 +143,11 @@ type ReceiptResponse struct {
 type GroupConfig struct {
 	Order       string `json:"order,omitempty"`        // partition (default), key, none
 	Lease       string `json:"lease,omitempty"`        // Go duration, default 30s
-	MaxAttempts *int   `json:"max_attempts,omitempty"` // 0: no limit
+	MaxAttempts *int   `json:"max_attempts,omitempty"` // hand-outs after which a message is a dead letter, default 10; 0: no limit
 	Exclusive   string `json:"exclusive,omitempty"`    // available (default) or strict
 	From        string `json:"from,omitempty"`         // earliest (default), latest or RFC 3339
-	Dead        string `json:"dead,omitempty"`
+	Dead        string `json:"dead,omitempty"`         // topic of dead letters (default dead.<group>), skip or off
+	Unreadable  string `json:"unreadable,omitempty"`   // records that nobody can read: dead (default), skip or stop
 }
 
 // Group is the answer to GET /groups/G.

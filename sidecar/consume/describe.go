@@ -23,7 +23,7 @@ func (m *Manager) Group(ctx context.Context, group string) (api.Group, error) {
 		return api.Group{}, err
 	}
 	out := api.Group{
-		Group: group, Config: showConfig(c, m.cfg.Lease),
+		Group: group, Config: showConfig(group, c, m.cfg.Lease),
 		Members: []api.GroupMember{}, Owners: []api.OwnedBy{}, History: []api.Move{},
 	}
 	if e, err := m.store.Get(ctx, discovery.KeyPlanner(group)); err == nil {

@@ -109,18 +109,25 @@ func TestConfigure(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	a := l.host("a")
-	zero, ten := 0, 10
+	zero, most := 0, 1001
 	for _, c := range []api.GroupConfig{
-		{Order: "key"}, {Order: "none"}, {Order: "chaos"}, {Lease: "soon"}, {Lease: "1ms"}, {MaxAttempts: &ten},
-		{Exclusive: "very"}, {From: "never"}, {Dead: "dead.g"},
+		{Order: "key"}, {Order: "none"}, {Order: "chaos"}, {Lease: "soon"}, {Lease: "1ms"}, {MaxAttempts: &most},
+		{Exclusive: "very"}, {From: "never"}, {Dead: "dead g"}, {Unreadable: "mend"},
 	} {
 		_, err := a.m.Configure(t.Context(), "g", c)
 		if !errors.Is(err, &api.Error{Code: api.CodeBadRequest}) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	g, err := a.m.Configure(t.Context(), "g", api.GroupConfig{Order: "partition", Lease: "5s", MaxAttempts: &zero, Exclusive: "strict", From: "latest"})
-	if err != nil || g.Config.Lease != "5s" || g.Config.Exclusive != "strict" || g.Config.From != "latest" {
+	g, err := a.m.Configure(t.Context(), "g", api.GroupConfig{})
+	if err != nil || *g.Config.MaxAttempts != 10 || g.Config.Dead != "dead.g" || g.Config.Unreadable != "dead" {
+		t.Fatalf("%+v %v", g, err)
+	}
+	g, err = a.m.Configure(t.Context(), "g", api.GroupConfig{Order: "partition", Lease: "5s", MaxAttempts: &zero, Exclusive: "strict", From: "latest", Dead: "skip", Unreadable: "stop"})
+	if err != nil || *g.Config.MaxAttempts != 0 || g.Config.Dead != "skip" || g.Config.Unreadable != "stop" {
+		t.Fatalf("%+v %v", g, err)
+	}
+	if g.Config.Lease != "5s" || g.Config.Exclusive != "strict" || g.Config.From != "latest" {
 		t.Fatalf("%+v %v", g, err)
 	}
 	// What is left out stays.

@@ -2,6 +2,8 @@ package consume
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"time"
 
@@ -18,6 +20,17 @@ const (
 
 	exclusiveAvailable = "available"
 	exclusiveStrict    = "strict"
+
+	deadSkip = "skip" // what would be a dead letter is dropped, and counted
+	deadOff  = "off"  // nothing is diverted: a message comes again until it is acknowledged
+
+	unreadableDead = "dead" // as dead says
+	unreadableSkip = "skip"
+	unreadableStop = "stop"
+
+	defaultMaxAttempts = 10
+	mostAttempts       = 1000
+	noLimit            = -1 // of max_attempts in the store, where 0 is a group that says nothing
 )
 
 // parseFrom checks where a group begins and brings it to one form; zero time
@@ -60,11 +73,28 @@ func mergeConfig(c discovery.GroupConfig, want api.GroupConfig) (discovery.Group
 		}
 		c.LeaseMillis = d.Milliseconds()
 	}
-	if want.MaxAttempts != nil && *want.MaxAttempts != 0 {
-		return c, badRequest("max_attempts=%d is not available yet, since there are no dead letters: leave it out or use 0 (no limit)", *want.MaxAttempts)
+	if n := want.MaxAttempts; n != nil {
+		switch {
+		case *n < 0 || *n > mostAttempts:
+			return c, badRequest("max_attempts=%d: use 1 to %d, or 0 for no limit", *n, mostAttempts)
+		case *n == 0:
+			c.MaxAttempts = noLimit
+		default:
+			c.MaxAttempts = *n
+		}
 	}
 	if want.Dead != "" {
-		return c, badRequest("dead is not available yet: leave it out")
+		if err := discovery.CheckName("topic", want.Dead); err != nil {
+			return c, badRequest("dead=%q: use the name of a topic, %s or %s: %v", want.Dead, deadSkip, deadOff, err)
+		}
+		c.Dead = want.Dead
+	}
+	switch want.Unreadable {
+	case "":
+	case unreadableDead, unreadableSkip, unreadableStop:
+		c.Unreadable = want.Unreadable
+	default:
+		return c, badRequest("unreadable=%q: use %s, %s or %s", want.Unreadable, unreadableDead, unreadableSkip, unreadableStop)
 	}
 	switch want.Exclusive {
 	case "":
@@ -95,9 +125,15 @@ func newGroupConfig() discovery.GroupConfig {
 
 // showConfig is what applications see of a group's settings; defaultLease is
 // shown where the group has none.
-func showConfig(c discovery.GroupConfig, defaultLease time.Duration) api.GroupConfig {
-	attempts := c.MaxAttempts
-	shown := api.GroupConfig{Order: c.Order, Lease: defaultLease.String(), MaxAttempts: &attempts, Exclusive: c.Exclusive, From: c.From, Dead: c.Dead}
+func showConfig(group string, c discovery.GroupConfig, defaultLease time.Duration) api.GroupConfig {
+	attempts := attemptsOf(c)
+	shown := api.GroupConfig{
+		Order: c.Order, Lease: defaultLease.String(), MaxAttempts: &attempts, Exclusive: c.Exclusive, From: c.From,
+		Dead: deadOf(group, c), Unreadable: c.Unreadable,
+	}
+	if shown.Unreadable == "" {
+		shown.Unreadable = unreadableDead
+	}
 	if c.LeaseMillis > 0 {
 		shown.Lease = (time.Duration(c.LeaseMillis) * time.Millisecond).String()
 	}
@@ -111,6 +147,52 @@ func showConfig(c discovery.GroupConfig, defaultLease time.Duration) api.GroupCo
 		shown.From = fromEarliest
 	}
 	return shown
+}
+
+// attemptsOf is a group's max_attempts; 0 for no limit.
+func attemptsOf(c discovery.GroupConfig) int {
+	switch c.MaxAttempts {
+	case 0:
+		return defaultMaxAttempts
+	case noLimit:
+		return 0
+	}
+	return c.MaxAttempts
+}
+
+// deadOf is where a group's dead letters go: a topic, deadSkip or deadOff.
+func deadOf(group string, c discovery.GroupConfig) string {
+	if c.Dead == "" {
+		return deadTopic(group)
+	}
+	return c.Dead
+}
+
+// maxAttempts is after how many hand-outs a message of a topic must be diverted;
+// 0: never. What cannot be diverted has no limit, and what a group pulls from
+// its own dead letters would come back to them for ever.
+func maxAttempts(group, topic string, c discovery.GroupConfig) int {
+	if dead := deadOf(group, c); dead == deadOff || dead == topic {
+		return 0
+	}
+	return attemptsOf(c)
+}
+
+// deadPrefix begins the names of topics of dead letters. Patterns of topics do
+// not match them.
+const deadPrefix = "dead."
+
+// deadTopic is where a group's dead letters go unless it says otherwise. The
+// name of a topic is bounded, so those of groups with longer names end in a
+// checksum.
+func deadTopic(group string) string {
+	name := deadPrefix + group
+	if len(name) <= discovery.MaxNameLen {
+		return name
+	}
+	sum := sha256.Sum256([]byte(group))
+	end := "." + hex.EncodeToString(sum[:8])
+	return name[:discovery.MaxNameLen-len(end)] + end
 }
 
 // contradicts says whether a pull's from differs from the group's.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sidestream/ops/bench/measure"
 )
 
 // diskDone is what the bare loop of write and sync did.
@@ -63,7 +65,7 @@ func appendAndSync(name string, size int, until time.Time, bytes, syncs *atomic.
 	}
 	defer func() { _, _ = f.Close(), os.Remove(name) }()
 	b := make([]byte, size)
-	fill(b)
+	measure.Fill(b)
 	for time.Now().Before(until) {
 		if _, err := f.Write(b); err != nil {
 			return err
@@ -97,7 +99,10 @@ func bareDisk(ctx context.Context, dir string, files, size int, window time.Dura
 		return result{}, err
 	}
 	return result{
-		records: d.Syncs, bytes: d.Bytes, took: time.Duration(d.Nanos), syncs: d.Syncs, synced: d.Bytes,
-		cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
+		Result: measure.Result{
+			Records: d.Syncs, Bytes: d.Bytes, Took: time.Duration(d.Nanos),
+			CPU: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
+		},
+		syncs: d.Syncs, synced: d.Bytes,
 	}, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"sidestream/broker/record"
+	"sidestream/ops/bench/measure"
 )
 
 // produceRole is the bare produce loop: a goroutine a connection that reads a
@@ -36,7 +37,7 @@ func produceRole(args []string) error {
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go serveUntilStopped(cancel)
+	go measure.ServeUntilStopped(cancel)
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	b := &bareBroker{dir: args[0], addr: l.Addr().(*net.TCPAddr), topics: map[string]*bareTopic{}}
 	fmt.Println("ready", l.Addr())

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"sidestream/ops/bench/measure"
 )
 
 // sendRequest is what the bare sendfile loop is asked for: a range of one of the
@@ -50,7 +52,7 @@ func sendfileRole(args []string) error {
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go serveUntilStopped(cancel)
+	go measure.ServeUntilStopped(cancel)
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	fmt.Println("ready", l.Addr())
 	for {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sidestream/ops/bench/measure"
 )
 
 // stockPartitions is how many partitions the topic that is read has.
@@ -20,7 +22,7 @@ const stockPartitions = 8
 type bench struct {
 	o       options
 	lib     string // Kafka's jars, "" without Kafka
-	servers map[string]*server
+	servers map[string]*measure.Process
 	stocks  map[string]*stock
 	plans   map[string][]answers
 	results map[string]map[string][]result // step, server, round
@@ -30,13 +32,13 @@ type bench struct {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	b := &bench{o: o, servers: map[string]*server{}, stocks: map[string]*stock{}, plans: map[string][]answers{},
+	b := &bench{o: o, servers: map[string]*measure.Process{}, stocks: map[string]*stock{}, plans: map[string][]answers{},
 		results: map[string]map[string][]result{}, starts: map[string][]starting{}, idle: map[string]int64{}}
-	begun, load := time.Now(), loadAverage()
+	begun, load := time.Now(), measure.LoadAverage()
 	if o.kafka {
 		b.lib, err = fetchKafka(ctx, o.cache)
 		if errors.Is(err, errNoKafka) {
-			progress("%v", err)
+			measure.Progress("%v", err)
 		} else if err != nil {
 			return err
 		}
@@ -48,7 +50,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stopAll(), os.RemoveAll(o.dir)) }()
-	if err := touch(o.dir, o.touch); err != nil {
+	if err := measure.Touch(o.dir, o.touch); err != nil {
 		return err
 	}
 	for _, st := range allSteps() {
@@ -78,23 +80,6 @@ func run(ctx context.Context, o options) (err error) {
 		return os.WriteFile(o.out, []byte(text), 0o644)
 	}
 	return nil
-}
-
-// touch writes so many bytes and removes them: a virtual machine gets its memory
-// from its host at the first touch, which is slow.
-func touch(dir string, bytes int64) error {
-	progress("warming %d MB of page cache", bytes>>20)
-	f, err := os.Create(filepath.Join(dir, "touch"))
-	if err != nil {
-		return err
-	}
-	b := make([]byte, 1<<20)
-	for n := int64(0); n < bytes; n += int64(len(b)) {
-		if _, err := f.Write(b); err != nil {
-			return errors.Join(err, f.Close())
-		}
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // has tells whether that server can be measured.
@@ -135,8 +120,8 @@ func (b *bench) measure(ctx context.Context, st step) error {
 			}
 			if round >= 0 {
 				b.results[st.name][name] = append(b.results[st.name][name], r)
-				progress("%-42s %d %-26s %9.0f records/s %7.1f MB/s  CPU %.3f s/GB  %d MB", st.name, round+1, name,
-					r.rate(), r.megabytes(), r.cpuPerGB(), r.rss>>20)
+				measure.Progress("%-42s %d %-26s %9.0f records/s %7.1f MB/s  CPU %.3f s/GB  %d MB", st.name, round+1, name,
+					r.Rate(), r.Megabytes(), r.CPUPerGB(), r.RSS>>20)
 			}
 		}
 	}
@@ -151,24 +136,19 @@ func (b *bench) once(ctx context.Context, st step, name string, round int, windo
 	}
 	m := &meter{s: s}
 	if b.o.profile != "" && name == sidestream && round >= 0 {
-		m.profile = filepath.Join(b.o.profile, fmt.Sprintf("%s-%d.pprof", strings.ReplaceAll(st.name, " ", "-"), round+1))
+		m.profile = filepath.Join(b.o.profile, fmt.Sprintf("%s-%d-", strings.ReplaceAll(st.name, " ", "-"), round+1))
 	}
 	err = st.run(ctx, b, m, window)
 	return m.r, err
 }
 
 // server is a running server, started at its first use.
-func (b *bench) server(ctx context.Context, name string) (*server, error) {
+func (b *bench) server(ctx context.Context, name string) (*measure.Process, error) {
 	if s := b.servers[name]; s != nil {
-		select {
-		case <-s.exited:
-			return nil, fmt.Errorf("%s has ended: %w\n%s", name, s.err, s.tail())
-		default:
-			return s, nil
-		}
+		return s, s.Ended()
 	}
-	progress("starting %s", name)
-	var s *server
+	measure.Progress("starting %s", name)
+	var s *measure.Process
 	var err error
 	switch name {
 	case sidestream:
@@ -177,22 +157,22 @@ func (b *bench) server(ctx context.Context, name string) (*server, error) {
 		s, err = startKafka(ctx, b.lib, b.o.dir)
 	case bareProduce:
 		dir := filepath.Join(b.o.dir, "produce")
-		s, err = startRole(ctx, name, "produce", dir, dir)
+		s, err = measure.StartRole(ctx, name, "produce", dir, dir)
 	case bareSend:
 		var files []string
 		ours := b.servers[sidestream]
 		if files, err = segments(ours, b.stocks[sidestream].topic, stockPartitions); err == nil {
-			s, err = startRole(ctx, name, "sendfile", filepath.Join(b.o.dir, "sendfile"), files...)
+			s, err = measure.StartRole(ctx, name, "sendfile", filepath.Join(b.o.dir, "sendfile"), files...)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	b.servers[name] = s
-	s.name = name
+	s.Name = name
 	if name == sidestream || name == kafka {
 		time.Sleep(3 * time.Second) // what starting costs is over
-		if b.idle[name], err = rssOf(s.pid()); err != nil {
+		if b.idle[name], err = measure.RSSOf(s.PID()); err != nil {
 			return nil, err
 		}
 		if err := b.warmUp(ctx, s); err != nil {
@@ -204,7 +184,7 @@ func (b *bench) server(ctx context.Context, name string) (*server, error) {
 
 // warmUp has a server do a little of everything: Java compiles what runs often,
 // and its first seconds would be nobody's measure.
-func (b *bench) warmUp(ctx context.Context, s *server) error {
+func (b *bench) warmUp(ctx context.Context, s *measure.Process) error {
 	for _, l := range []produceLoad{
 		{producers: 8, partitions: 8, size: 100},
 		{producers: 8, partitions: 8, size: 1024, plain: true},
@@ -219,11 +199,11 @@ func (b *bench) warmUp(ctx context.Context, s *server) error {
 }
 
 // stock is the topic of a server that is read, filled at its first use.
-func (b *bench) stock(ctx context.Context, s *server) (*stock, error) {
-	if st := b.stocks[s.name]; st != nil {
+func (b *bench) stock(ctx context.Context, s *measure.Process) (*stock, error) {
+	if st := b.stocks[s.Name]; st != nil {
 		return st, nil
 	}
-	progress("filling %s with %d MB", s.name, b.o.fill>>20)
+	measure.Progress("filling %s with %d MB", s.Name, b.o.fill>>20)
 	topic, err := createTopic(ctx, s, stockPartitions, false)
 	if err != nil {
 		return nil, err
@@ -232,17 +212,17 @@ func (b *bench) stock(ctx context.Context, s *server) (*stock, error) {
 	if err := st.fill(ctx, s); err != nil {
 		return nil, err
 	}
-	b.stocks[s.name] = st
+	b.stocks[s.Name] = st
 	return st, nil
 }
 
 // plan is what a server is asked for in the fetch steps.
-func (b *bench) plan(ctx context.Context, s *server) ([]answers, error) {
-	if p := b.plans[s.name]; p != nil {
+func (b *bench) plan(ctx context.Context, s *measure.Process) ([]answers, error) {
+	if p := b.plans[s.Name]; p != nil {
 		return p, nil
 	}
 	var p []answers
-	if s.name == bareSend {
+	if s.Name == bareSend {
 		ours := b.servers[sidestream]
 		files, err := segments(ours, b.stocks[sidestream].topic, stockPartitions)
 		if err != nil {
@@ -258,7 +238,7 @@ func (b *bench) plan(ctx context.Context, s *server) ([]answers, error) {
 			return nil, err
 		}
 	}
-	b.plans[s.name] = p
+	b.plans[s.Name] = p
 	return p, nil
 }
 
@@ -266,7 +246,7 @@ func (b *bench) plan(ctx context.Context, s *server) ([]answers, error) {
 func (b *bench) stopAll() error {
 	var errs []error
 	for name, s := range b.servers {
-		errs = append(errs, s.stop())
+		errs = append(errs, s.Stop())
 		delete(b.servers, name)
 	}
 	return errors.Join(errs...)

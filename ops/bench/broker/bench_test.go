@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,33 +13,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"sidestream/broker/record"
+	"sidestream/ops/bench/measure"
 )
 
-func TestParseProc(t *testing.T) {
-	cpu, err := parseCPU("12 (a) b) S 1 2 3 4 5 6 7 8 9 10 150 25 0 0 20")
-	if err != nil || cpu != 1750*time.Millisecond {
-		t.Errorf("cpu %v, %v", cpu, err)
-	}
-	if _, err := parseCPU("12 (a"); err == nil {
-		t.Error("no error for a short line")
-	}
-	rss, err := parseRSS("VmRSS:\t  900 kB\nRssAnon:\t   512 kB\n")
-	if err != nil || rss != 512<<10 {
-		t.Errorf("rss %d, %v", rss, err)
-	}
-	if n, err := rssOf(os.Getpid()); err != nil || n < 1<<16 {
-		t.Errorf("own rss %d, %v", n, err)
-	}
-}
-
-func TestParseCountersAndStrace(t *testing.T) {
-	c, err := parseCounters("# HELP a b\na 1.5e+03\nab 2\nb{x=\"y\"} 3\n", []string{"a", "ab"})
-	if err != nil || c["a"] != 1500 || c["ab"] != 2 {
-		t.Errorf("%v, %v", c, err)
-	}
-	if _, err := parseCounters("a 1\n", []string{"missing"}); err == nil {
-		t.Error("no error for a metric that is not there")
-	}
+func TestParseStrace(t *testing.T) {
 	got := parseStrace(`71 read(9, ""..., 4096) = 55
 72 sendfile(9, 10, [0] => [100], 1048576) = 100
 71 read(9,  <unfinished ...>
@@ -53,39 +29,13 @@ func TestParseCountersAndStrace(t *testing.T) {
 	}
 }
 
-func TestStatistics(t *testing.T) {
-	for _, c := range []struct {
-		in   []float64
-		want float64
-	}{{[]float64{3, 1, 2}, 2}, {[]float64{4, 1}, 2.5}, {[]float64{7}, 7}} {
-		if got := median(c.in); got != c.want {
-			t.Errorf("median of %v is %v", c.in, got)
-		}
-	}
-	if !math.IsNaN(median(nil)) {
-		t.Error("median of nothing is a number")
-	}
-	if got := spread([]float64{2, 1, 3}); got != "2.00 [1.00–3.00]" {
-		t.Error(got)
-	}
-	for v, want := range map[float64]string{2_500_000: "2.50 M", 12_345: "12 k", 1234: "1234", 12.34: "12.3", 0.1234: "0.123", math.Inf(1): "–"} {
-		if got := short(v); got != want {
-			t.Errorf("%v is shown as %q", v, got)
-		}
-	}
-	sorted := []time.Duration{1, 2, 3, 4}
-	if share(sorted, 0.5) != 3 || share(sorted, 0.999) != 4 || share(nil, 0.5) != 0 {
-		t.Error("quantiles")
-	}
-}
-
 func TestFigures(t *testing.T) {
 	b := &bench{results: map[string]map[string][]result{}, starts: map[string][]starting{}, idle: map[string]int64{}}
 	if got := b.figures(); len(got) != 0 {
 		t.Fatalf("figures of nothing: %v", got)
 	}
 	second := func(records int64, cpu time.Duration) result {
-		return result{records: records, bytes: 100 * records, took: time.Second, cpu: cpu, rss: 10e6}
+		return result{Result: measure.Result{Records: records, Bytes: 100 * records, Took: time.Second, CPU: cpu, RSS: 10e6}}
 	}
 	b.results["produce default 100B 1p"] = map[string][]result{
 		sidestream:  {second(900, 3*time.Second), second(1000, time.Second), second(1100, time.Second)},

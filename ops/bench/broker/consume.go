@@ -9,6 +9,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
+
+	"sidestream/ops/bench/measure"
 )
 
 // stock is a topic full of records for consumers to read.
@@ -21,14 +23,14 @@ type stock struct {
 
 // fill produces the stock: partitions in turn, batches as large as the client
 // makes them.
-func (st *stock) fill(ctx context.Context, s *server) error {
-	cl, err := kgo.NewClient(kgo.SeedBrokers(s.addr), kgo.DefaultProduceTopic(st.topic),
+func (st *stock) fill(ctx context.Context, s *measure.Process) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(s.Addr), kgo.DefaultProduceTopic(st.topic),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
-	values := payloads(st.size, false)
+	values := measure.Payloads(st.size, false)
 	var failed atomic.Pointer[error]
 	run := max(st.records/int64(st.partitions)/8, 1) // of records for one partition
 	for i := range st.records {
@@ -42,7 +44,7 @@ func (st *stock) fill(ctx context.Context, s *server) error {
 		return err
 	}
 	if err := failed.Load(); err != nil {
-		return fmt.Errorf("filling %s: %w", s.name, *err)
+		return fmt.Errorf("filling %s: %w", s.Name, *err)
 	}
 	return nil
 }
@@ -75,7 +77,7 @@ func (l consumeLoad) run(ctx context.Context, m *meter, st *stock) error {
 				from[int32(p)] = kgo.NewOffset().AtStart()
 			}
 			g.Go(func() error {
-				cl, err := kgo.NewClient(kgo.SeedBrokers(m.s.addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{st.topic: from}))
+				cl, err := kgo.NewClient(kgo.SeedBrokers(m.s.Addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{st.topic: from}))
 				if err != nil {
 					return err
 				}
@@ -99,7 +101,7 @@ func (l consumeLoad) run(ctx context.Context, m *meter, st *stock) error {
 		}
 		return nil
 	})
-	m.r.records, m.r.bytes = got.Load(), got.Load()*int64(st.size)
+	m.r.Records, m.r.Bytes = got.Load(), got.Load()*int64(st.size)
 	return err
 }
 
@@ -133,7 +135,7 @@ func (l togetherLoad) run(ctx context.Context, m *meter, window time.Duration) e
 	for p := range partitions {
 		from[int32(p)] = kgo.NewOffset().AtStart()
 	}
-	reader, err := kgo.NewClient(kgo.SeedBrokers(m.s.addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))
+	reader, err := kgo.NewClient(kgo.SeedBrokers(m.s.Addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))
 	if err != nil {
 		return err
 	}
@@ -142,7 +144,7 @@ func (l togetherLoad) run(ctx context.Context, m *meter, window time.Duration) e
 		return fs.Err()
 	}
 	var acked, got atomic.Int64
-	var times samples
+	var times measure.Samples
 	err = m.measure(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, window+time.Minute)
 		defer cancel()
@@ -164,7 +166,7 @@ func (l togetherLoad) run(ctx context.Context, m *meter, window time.Duration) e
 				now := time.Now().UnixNano()
 				fs.EachRecord(func(r *kgo.Record) {
 					if len(r.Value) >= 16 && binary.BigEndian.Uint64(r.Value) == stampMark {
-						times.add(time.Duration(now - int64(binary.BigEndian.Uint64(r.Value[8:]))))
+						times.Add(time.Duration(now - int64(binary.BigEndian.Uint64(r.Value[8:]))))
 					}
 				})
 				got.Add(int64(fs.NumRecords()))
@@ -176,14 +178,14 @@ func (l togetherLoad) run(ctx context.Context, m *meter, window time.Duration) e
 	if err != nil {
 		return err
 	}
-	m.r.records, m.r.bytes, m.r.latencies = got.Load(), got.Load()*int64(l.size), times.sorted()
+	m.r.Records, m.r.Bytes, m.r.Latencies = got.Load(), got.Load()*int64(l.size), times.Sorted()
 	return deleteTopic(ctx, m.s, topic)
 }
 
 // produce sends until the time is over. Every 64th record carries its time, or
 // each when there is a rate.
 func (l togetherLoad) produce(ctx context.Context, cl *kgo.Client, until time.Time, acked *atomic.Int64) error {
-	values := payloads(l.size, false)
+	values := measure.Payloads(l.size, false)
 	var failed atomic.Pointer[error]
 	begun := time.Now()
 	for i := 0; failed.Load() == nil && ctx.Err() == nil; i++ {

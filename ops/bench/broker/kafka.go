@@ -5,11 +5,11 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
+
+	"sidestream/ops/bench/measure"
 )
 
 //go:embed kafka-pom.xml
@@ -46,7 +46,7 @@ func fetchKafka(ctx context.Context, cache string) (lib string, err error) {
 	if err := os.WriteFile(filepath.Join(cache, "pom.xml"), kafkaPOM, 0o644); err != nil {
 		return "", err
 	}
-	progress("fetching Kafka with Maven")
+	measure.Progress("fetching Kafka with Maven")
 	mvn := exec.CommandContext(ctx, "mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory="+lib)
 	mvn.Dir = cache
 	if text, err := mvn.CombinedOutput(); err != nil {
@@ -72,7 +72,7 @@ log.segment.delete.delay.ms=0
 
 // startKafka starts one node with KRaft on the data in dir/kafka/data, which is
 // formatted when it is new.
-func startKafka(ctx context.Context, lib, dir string) (*server, error) {
+func startKafka(ctx context.Context, lib, dir string) (*measure.Process, error) {
 	home := filepath.Join(dir, "kafka")
 	data := filepath.Join(home, "data")
 	if err := os.MkdirAll(data, 0o755); err != nil {
@@ -82,11 +82,11 @@ func startKafka(ctx context.Context, lib, dir string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, err := freeAddr()
+	addr, err := measure.FreeAddr()
 	if err != nil {
 		return nil, err
 	}
-	control, err := freeAddr()
+	control, err := measure.FreeAddr()
 	if err != nil {
 		return nil, err
 	}
@@ -101,39 +101,13 @@ func startKafka(ctx context.Context, lib, dir string) (*server, error) {
 			return nil, fmt.Errorf("formatting Kafka's folder: %w\n%s", err, text)
 		}
 	}
-	s, err := launch("kafka", data, exec.Command("java", append(append([]string{}, kafkaFlags...), "-cp", path, "kafka.Kafka", properties)...), nil)
+	s, err := measure.Launch("kafka", data, exec.Command("java", append(append([]string{}, kafkaFlags...), "-cp", path, "kafka.Kafka", properties)...), nil)
 	if err != nil {
 		return nil, err
 	}
-	s.addr = addr
-	if err := s.reachable(ctx); err != nil {
-		return nil, errors.Join(err, s.kill())
+	s.Addr = addr
+	if err := s.Reachable(ctx); err != nil {
+		return nil, errors.Join(err, s.Kill())
 	}
 	return s, nil
-}
-
-// reachable waits until the server takes connections.
-func (s *server) reachable(ctx context.Context) error {
-	for {
-		c, err := net.DialTimeout("tcp", s.addr, time.Second)
-		if err == nil {
-			return c.Close()
-		}
-		select {
-		case <-s.exited:
-			return fmt.Errorf("%s ended before it served:\n%s", s.name, s.tail())
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
-}
-
-// freeAddr is an address of this host that nobody listens on.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
+
+	"sidestream/ops/bench/measure"
 )
 
 // produceLoad is a load of producers, each a kgo client with its own connection
@@ -40,11 +42,11 @@ func (l produceLoad) options(addr, topic string) []kgo.Opt {
 
 // requestTimes is a hook that notes how long each Produce request took, from its
 // writing to its answer.
-type requestTimes struct{ samples }
+type requestTimes struct{ measure.Samples }
 
 func (t *requestTimes) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 	if key == int16(kmsg.Produce) && e.Err() == nil {
-		t.add(e.DurationE2E())
+		t.Add(e.DurationE2E())
 	}
 }
 
@@ -64,8 +66,8 @@ func (l produceLoad) run(ctx context.Context, m *meter, window time.Duration) er
 	if err != nil {
 		return err
 	}
-	times.all = nil
-	values := payloads(l.size, !l.plain)
+	times.Reset()
+	values := measure.Payloads(l.size, !l.plain)
 	var acked atomic.Int64
 	err = m.measure(ctx, func() error {
 		until := time.Now().Add(window)
@@ -83,18 +85,18 @@ func (l produceLoad) run(ctx context.Context, m *meter, window time.Duration) er
 	if err != nil {
 		return err
 	}
-	m.r.records, m.r.bytes, m.r.latencies = acked.Load(), acked.Load()*int64(l.size), times.sorted()
+	m.r.Records, m.r.Bytes, m.r.Latencies = acked.Load(), acked.Load()*int64(l.size), times.Sorted()
 	return deleteTopic(ctx, m.s, topic)
 }
 
 // connect makes the clients, each with its first record acknowledged, so that
 // connections and producer ids are there.
-func (l produceLoad) connect(ctx context.Context, s *server, topic string, more ...kgo.Opt) (clients []*kgo.Client, err error) {
+func (l produceLoad) connect(ctx context.Context, s *measure.Process, topic string, more ...kgo.Opt) (clients []*kgo.Client, err error) {
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	for range l.producers {
 		g.Go(func() error {
-			cl, err := kgo.NewClient(append(l.options(s.addr, topic), more...)...)
+			cl, err := kgo.NewClient(append(l.options(s.Addr, topic), more...)...)
 			if err != nil {
 				return err
 			}
@@ -108,7 +110,7 @@ func (l produceLoad) connect(ctx context.Context, s *server, topic string, more 
 	}
 	err = g.Wait()
 	if err != nil {
-		err = fmt.Errorf("first records to %s: %w", s.name, err)
+		err = fmt.Errorf("first records to %s: %w", s.Name, err)
 	}
 	return clients, err
 }

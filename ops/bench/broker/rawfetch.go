@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sidestream/broker/record"
+	"sidestream/ops/bench/measure"
 )
 
 // fetchBytes is what one answer may hold.
@@ -28,8 +29,8 @@ type answers [][]byte
 type fetchLoad struct{ consumers int }
 
 // plan reads the stock once and notes the requests for each partition.
-func planFetches(s *server, st *stock) (plan []answers, err error) {
-	c, err := net.Dial("tcp", s.addr)
+func planFetches(s *measure.Process, st *stock) (plan []answers, err error) {
+	c, err := net.Dial("tcp", s.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +41,7 @@ func planFetches(s *server, st *stock) (plan []answers, err error) {
 			req := fetchRequest(st.topic, int32(p), offset)
 			resp, err := fetchOnce(c, req)
 			if err != nil {
-				return nil, fmt.Errorf("fetching partition %d of %s at %d: %w", p, s.name, offset, err)
+				return nil, fmt.Errorf("fetching partition %d of %s at %d: %w", p, s.Name, offset, err)
 			}
 			next := afterBatches(resp.Topics[0].Partitions[0].RecordBatches, offset)
 			if next == offset {
@@ -120,7 +121,7 @@ func planSends(files []string, plan []answers, st *stock) (sends []answers) {
 
 func (l fetchLoad) run(ctx context.Context, m *meter, plan []answers, window time.Duration) error {
 	var count, bytes atomic.Int64
-	var times samples
+	var times measure.Samples
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {
@@ -128,7 +129,7 @@ func (l fetchLoad) run(ctx context.Context, m *meter, plan []answers, window tim
 		}
 	}()
 	for range l.consumers {
-		c, err := net.Dial("tcp", m.s.addr)
+		c, err := net.Dial("tcp", m.s.Addr)
 		if err != nil {
 			return err
 		}
@@ -155,13 +156,13 @@ func (l fetchLoad) run(ctx context.Context, m *meter, plan []answers, window tim
 					own = append(own, then.Sub(now))
 					now = then
 				}
-				times.add(own...)
+				times.Add(own...)
 				return nil
 			})
 		}
 		return g.Wait()
 	})
-	m.r.records, m.r.bytes, m.r.latencies = count.Load(), bytes.Load(), times.sorted()
+	m.r.Records, m.r.Bytes, m.r.Latencies = count.Load(), bytes.Load(), times.Sorted()
 	return err
 }
 

@@ -2,19 +2,17 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"runtime"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sidestream/ops/bench/measure"
 )
 
 // report is the whole outcome: what was measured where, the tables, and at its
 // end a line for each figure.
 func (b *bench) report(begun time.Time, load string) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "Measured %s to %s on %s. Load average at the beginning: %s.\n", begun.Format("2006-01-02 15:04"), time.Now().Format("15:04 MST"), machine(), load)
+	fmt.Fprintf(&out, "Measured %s to %s on %s. Load average at the beginning: %s.\n", begun.Format("2006-01-02 15:04"), time.Now().Format("15:04 MST"), measure.Machine(), load)
 	fmt.Fprintf(&out, "Rounds: %d of %s each, after one of %s that is thrown away.\n", b.o.rounds, b.o.window, b.o.warm)
 	var last string
 	for _, st := range allSteps() {
@@ -39,13 +37,13 @@ func (b *bench) report(begun time.Time, load string) string {
 		out.WriteString("\nHighest anonymous memory in any step:")
 		for _, name := range []string{sidestream, kafka, bareProduce} {
 			if v := b.peak(name); v > 0 {
-				fmt.Fprintf(&out, " %s %s MB;", name, short(v/1e6))
+				fmt.Fprintf(&out, " %s %s MB;", name, measure.Short(v/1e6))
 			}
 		}
 		out.WriteString(" idle after the start:")
 		for _, name := range []string{sidestream, kafka} {
 			if v := b.idle[name]; v > 0 {
-				fmt.Fprintf(&out, " %s %s MB;", name, short(float64(v)/1e6))
+				fmt.Fprintf(&out, " %s %s MB;", name, measure.Short(float64(v)/1e6))
 			}
 		}
 		out.WriteString("\n")
@@ -55,37 +53,33 @@ func (b *bench) report(begun time.Time, load string) string {
 	} else if c.answers > 0 {
 		fmt.Fprintf(&out, "\nBytes that system calls of our broker moved for %d answers of 1 MiB (strace): %v\n", c.answers, c.bytes)
 	}
-	out.WriteString("\n```\n")
-	for _, f := range b.figures() {
-		fmt.Fprintln(&out, f)
-	}
-	out.WriteString("```\n")
+	out.WriteString("\n" + b.figures().Lines())
 	return out.String()
 }
 
 // row is a line of a table. ours are the rounds of our broker, for the ratios.
 func row(st step, name string, rounds, ours []result) string {
-	mean := func(figure func(result) float64) string { return spread(of(rounds, figure)) }
+	mean := func(figure func(result) float64) string { return measure.Spread(of(rounds, figure)) }
 	perSync, rate, cpu := "", "", ""
 	if rounds[0].syncs > 0 {
 		perSync = mean(func(r result) float64 { return float64(r.synced) / float64(r.syncs) / 1e3 })
 	}
-	rss := mean(func(r result) float64 { return float64(r.rss) / 1e6 })
-	perGB, perRecord := mean(result.cpuPerGB), mean(result.cpuPerRecord)
+	rss := mean(func(r result) float64 { return float64(r.RSS) / 1e6 })
+	perGB, perRecord := mean(result.CPUPerGB), mean(result.CPUPerRecord)
 	switch name {
 	case sidestream:
 	case bareDiskly:
 		by := result.written
 		if st.disk.bytes > 0 { // a fixed size: by syncs
-			by = result.rate
+			by = result.Rate
 		}
-		rate = spread(ratios(of(ours, by), of(rounds, by)))
+		rate = measure.Spread(measure.Ratios(of(ours, by), of(rounds, by)))
 		rss, perRecord = "", ""
 	default:
-		rate = spread(ratios(of(ours, result.rate), of(rounds, result.rate)))
-		cpu = spread(ratios(of(ours, result.cpuPerRecord), of(rounds, result.cpuPerRecord)))
+		rate = measure.Spread(measure.Ratios(of(ours, result.Rate), of(rounds, result.Rate)))
+		cpu = measure.Spread(measure.Ratios(of(ours, result.CPUPerRecord), of(rounds, result.CPUPerRecord)))
 	}
-	return "| " + strings.Join([]string{st.name, name, mean(result.rate), mean(result.megabytes),
+	return "| " + strings.Join([]string{st.name, name, mean(result.Rate), mean(result.Megabytes),
 		milliseconds(rounds, 0.5), milliseconds(rounds, 0.99), milliseconds(rounds, 0.999),
 		perGB, perRecord, rss, perSync, rate, cpu}, " | ") + " |\n"
 }
@@ -106,7 +100,7 @@ func (b *bench) reportStarts(out *strings.Builder) {
 			for _, s := range starts {
 				v = append(v, what(s))
 			}
-			return spread(v)
+			return measure.Spread(v)
 		}
 		scanned := "–"
 		if name == sidestream {
@@ -115,36 +109,4 @@ func (b *bench) reportStarts(out *strings.Builder) {
 		fmt.Fprintf(out, "| %s | %s | %s | %s | %s |\n", name, of(func(s starting) float64 { return s.clean.Seconds() }),
 			of(func(s starting) float64 { return s.crash.Seconds() }), scanned, of(func(s starting) float64 { return float64(s.idle) / 1e6 }))
 	}
-}
-
-// machine names what was measured on.
-func machine() string {
-	var u unix.Utsname
-	kernel := "an unknown kernel"
-	if unix.Uname(&u) == nil {
-		kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
-	}
-	cpu := "unknown processors"
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			if name, ok := strings.CutPrefix(line, "model name"); ok {
-				cpu = strings.TrimSpace(strings.TrimLeft(name, "\t :"))
-				break
-			}
-		}
-	}
-	memory := ""
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) == nil {
-		memory = fmt.Sprintf(", %d GiB memory", (info.Totalram*uint64(info.Unit)+1<<29)>>30)
-	}
-	return fmt.Sprintf("%d × %s%s, %s, %s", runtime.NumCPU(), cpu, memory, kernel, runtime.Version())
-}
-
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(text))[:3], " ")
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+
+	"sidestream/ops/bench/measure"
 )
 
 const startPartitions = 1000
@@ -39,7 +41,7 @@ func (b *bench) measureStarts(ctx context.Context) error {
 }
 
 func (b *bench) startsOf(ctx context.Context, name, dir string) (err error) {
-	begin := func() (*server, error) {
+	begin := func() (*measure.Process, error) {
 		if name == kafka {
 			return startKafka(ctx, b.lib, dir)
 		}
@@ -49,7 +51,7 @@ func (b *bench) startsOf(ctx context.Context, name, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.kill()) }()
+	defer func() { err = errors.Join(err, s.Kill()) }()
 	topic, err := createTopic(ctx, s, startPartitions, false)
 	if err != nil {
 		return err
@@ -70,34 +72,34 @@ func (b *bench) startsOf(ctx context.Context, name, dir string) (err error) {
 	}
 	for round := range b.o.rounds {
 		var r starting
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			return err
 		}
 		if r.clean, err = timed(); err != nil {
 			return err
 		}
 		time.Sleep(3 * time.Second)
-		if r.idle, err = rssOf(s.pid()); err != nil {
+		if r.idle, err = measure.RSSOf(s.PID()); err != nil {
 			return err
 		}
 		if err := st.fill(ctx, s); err != nil {
 			return err
 		}
-		if err := s.kill(); err != nil {
+		if err := s.Kill(); err != nil {
 			return err
 		}
 		if r.crash, err = timed(); err != nil {
 			return err
 		}
-		if s.http != "" {
-			c, err := s.counters(ctx, "sidestream_log_recovery_scanned_bytes_total")
+		if s.HTTP != "" {
+			c, err := s.Counters(ctx, "sidestream_log_recovery_scanned_bytes_total")
 			if err != nil {
 				return err
 			}
 			r.scanned = int64(c["sidestream_log_recovery_scanned_bytes_total"])
 		}
 		b.starts[name] = append(b.starts[name], r)
-		progress("start on 1,000 partitions %d %-12s clean %.2f s, after a crash %.2f s (%d MB read again), idle %d MB", round+1, name,
+		measure.Progress("start on 1,000 partitions %d %-12s clean %.2f s, after a crash %.2f s (%d MB read again), idle %d MB", round+1, name,
 			r.clean.Seconds(), r.crash.Seconds(), r.scanned>>20, r.idle>>20)
 	}
 	return nil

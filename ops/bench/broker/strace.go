@@ -52,7 +52,7 @@ func (b *bench) watchSyscalls(ctx context.Context) error {
 		return err
 	}
 	out := filepath.Join(b.o.dir, "strace")
-	cmd := exec.CommandContext(ctx, "strace", "-f", "-qq", "-s", "0", "-o", out, "-e", "trace="+traced, "-p", strconv.Itoa(s.pid()))
+	cmd := exec.CommandContext(ctx, "strace", "-f", "-qq", "-s", "0", "-o", out, "-e", "trace="+traced, "-p", strconv.Itoa(s.PID()))
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (b *bench) watchSyscalls(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.calls = calls{answers: m.r.records, bytes: parseStrace(string(text))}
+	b.calls = calls{answers: m.r.Records, bytes: parseStrace(string(text))}
 	if len(b.calls.bytes) == 0 {
 		b.calls.why = "strace could not attach"
 	}

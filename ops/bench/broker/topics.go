@@ -14,14 +14,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sys/unix"
+
+	"sidestream/ops/bench/measure"
 )
 
 // topics counts the names that were given out.
 var topics atomic.Int64
 
 // admin runs f with an admin client.
-func admin(ctx context.Context, s *server, f func(context.Context, *kadm.Client) error) error {
-	cl, err := kgo.NewClient(kgo.SeedBrokers(s.addr))
+func admin(ctx context.Context, s *measure.Process, f func(context.Context, *kadm.Client) error) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(s.Addr))
 	if err != nil {
 		return err
 	}
@@ -33,9 +35,9 @@ func admin(ctx context.Context, s *server, f func(context.Context, *kadm.Client)
 
 // createTopic makes a topic with a new name. The bare produce loop makes its
 // own.
-func createTopic(ctx context.Context, s *server, partitions int, synced bool) (string, error) {
+func createTopic(ctx context.Context, s *measure.Process, partitions int, synced bool) (string, error) {
 	name := fmt.Sprintf("bench-%d-%dp", topics.Add(1), partitions)
-	if s.name == bareProduce {
+	if s.Name == bareProduce {
 		return name, nil
 	}
 	every := strconv.FormatInt(math.MaxInt64, 10) // Kafka's default: never by count
@@ -45,7 +47,7 @@ func createTopic(ctx context.Context, s *server, partitions int, synced bool) (s
 	return name, admin(ctx, s, func(ctx context.Context, adm *kadm.Client) error {
 		_, err := adm.CreateTopic(ctx, int32(partitions), 1, map[string]*string{"flush.messages": &every}, name)
 		if err != nil {
-			return fmt.Errorf("creating a topic of %d partitions in %s: %w", partitions, s.name, err)
+			return fmt.Errorf("creating a topic of %d partitions in %s: %w", partitions, s.Name, err)
 		}
 		return waitReadable(ctx, adm, name, partitions)
 	})
@@ -60,7 +62,7 @@ func waitReadable(ctx context.Context, adm *kadm.Client, topic string, partition
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not served: %w", topic, firstOf(err, ends.Error(), ctx.Err()))
+			return fmt.Errorf("%s is not served: %w", topic, measure.FirstOf(err, ends.Error(), ctx.Err()))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -68,16 +70,16 @@ func waitReadable(ctx context.Context, adm *kadm.Client, topic string, partition
 
 // deleteTopic deletes a topic and waits until its files are gone, so that their
 // removal is nobody else's load.
-func deleteTopic(ctx context.Context, s *server, topic string) error {
+func deleteTopic(ctx context.Context, s *measure.Process, topic string) error {
 	err := admin(ctx, s, func(ctx context.Context, adm *kadm.Client) error {
 		resp, err := adm.DeleteTopics(ctx, topic)
 		return errors.Join(err, resp.Error())
 	})
 	if err != nil {
-		return fmt.Errorf("deleting %s in %s: %w", topic, s.name, err)
+		return fmt.Errorf("deleting %s in %s: %w", topic, s.Name, err)
 	}
 	for range 1000 {
-		left, err := filepath.Glob(filepath.Join(s.dir, topic+"-*"))
+		left, err := filepath.Glob(filepath.Join(s.Dir, topic+"-*"))
 		if err != nil {
 			return err
 		}
@@ -86,17 +88,17 @@ func deleteTopic(ctx context.Context, s *server, topic string) error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	progress("%s still has files of %s after 10 s", s.name, topic)
+	measure.Progress("%s still has files of %s after 10 s", s.Name, topic)
 	return nil
 }
 
 // segments are the log files of a topic, by partition; one each.
-func segments(s *server, topic string, partitions int) ([]string, error) {
+func segments(s *measure.Process, topic string, partitions int) ([]string, error) {
 	var out []string
 	for p := range partitions {
-		files, err := filepath.Glob(filepath.Join(s.dir, fmt.Sprintf("%s-%d", topic, p), "*.log"))
+		files, err := filepath.Glob(filepath.Join(s.Dir, fmt.Sprintf("%s-%d", topic, p), "*.log"))
 		if err != nil || len(files) == 0 {
-			return nil, fmt.Errorf("partition %d of %s has no files in %s: %w", p, topic, s.dir, firstOf(err, os.ErrNotExist))
+			return nil, fmt.Errorf("partition %d of %s has no files in %s: %w", p, topic, s.Dir, measure.FirstOf(err, os.ErrNotExist))
 		}
 		out = append(out, files...)
 	}
@@ -111,7 +113,7 @@ func cool(files []string) error {
 		if err != nil {
 			return err
 		}
-		err = firstOf(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
+		err = measure.FirstOf(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}

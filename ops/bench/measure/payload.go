@@ -1,21 +1,21 @@
-package main
+package measure
 
 import (
 	"fmt"
 	"math/rand/v2"
 )
 
-// fill makes b random, which no codec makes smaller.
-func fill(b []byte) {
+// Fill makes b random, which no codec makes smaller.
+func Fill(b []byte) {
 	for i := range b {
 		b[i] = byte(rand.Uint32())
 	}
 }
 
-// payloads are many different messages of one size, so that nothing is made
+// Payloads are many different messages of one size, so that nothing is made
 // twice while the clock runs: either random, or text as events are, which snappy
 // brings to about a third.
-func payloads(size int, text bool) [][]byte {
+func Payloads(size int, text bool) [][]byte {
 	out := make([][]byte, 1024)
 	for i := range out {
 		b := make([]byte, 0, size+200)
@@ -25,7 +25,7 @@ func payloads(size int, text bool) [][]byte {
 		}
 		b = b[:size]
 		if !text {
-			fill(b)
+			Fill(b)
 		}
 		out[i] = b
 	}

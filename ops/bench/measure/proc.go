@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"fmt"
@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// cpuOf is the processor time that a process has used, with that of its threads
+// CPUOf is the processor time that a process has used, with that of its threads
 // (proc(5): utime and stime are the 14th and 15th field, in ticks of 1/100 s).
-func cpuOf(pid int) (time.Duration, error) {
+func CPUOf(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	return parseCPU(string(text))
+	return ParseCPU(string(text))
 }
 
-func parseCPU(stat string) (time.Duration, error) {
+func ParseCPU(stat string) (time.Duration, error) {
 	end := strings.LastIndexByte(stat, ')') // the name may hold anything
 	fields := strings.Fields(stat[end+1:])
 	if end < 0 || len(fields) < 13 {
@@ -36,17 +36,17 @@ func parseCPU(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
-// rssOf is the anonymous memory of a process in bytes: what it holds itself,
+// RSSOf is the anonymous memory of a process in bytes: what it holds itself,
 // without the pages of files.
-func rssOf(pid int) (int64, error) {
+func RSSOf(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
-	return parseRSS(string(text))
+	return ParseRSS(string(text))
 }
 
-func parseRSS(status string) (int64, error) {
+func ParseRSS(status string) (int64, error) {
 	for line := range strings.Lines(status) {
 		if value, ok := strings.CutPrefix(line, "RssAnon:"); ok {
 			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
@@ -56,9 +56,9 @@ func parseRSS(status string) (int64, error) {
 	return 0, fmt.Errorf("/proc/…/status has no RssAnon")
 }
 
-// watch samples the memory of a process until stop is called, which returns the
+// Watch samples the memory of a process until stop is called, which returns the
 // highest.
-func watch(pid int) (stop func() int64) {
+func Watch(pid int) (stop func() int64) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup
 	var peak int64
@@ -66,7 +66,7 @@ func watch(pid int) (stop func() int64) {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			if n, err := rssOf(pid); err == nil {
+			if n, err := RSSOf(pid); err == nil {
 				peak = max(peak, n)
 			}
 			select {

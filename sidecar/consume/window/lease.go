@@ -112,26 +112,7 @@ func (w *Window[R]) Expire(now time.Time) (returned []int64) {
 // Return takes back what a lease handed out and the application never got: no
 // attempt is spent. It returns the offsets.
 func (w *Window[R]) Return(leaseNo uint64) (returned []int64) {
-	l := w.leases[leaseNo]
-	if l == nil {
-		return nil
-	}
-	barrier := w.barrier
-	returned = w.giveBack(l, 0)
-	w.barrier = barrier // it was no failure: nothing is to be repeated first
-	for _, o := range returned {
-		w.find(o).spent--
-	}
-	// The hand-out edge falls back to the highest message that was handed out.
-	edge := max(w.restore, w.pos.Low)
-	for i := len(w.msgs) - 1; i >= 0; i-- {
-		if m := &w.msgs[i]; m.done || m.spent > 0 {
-			edge = max(edge, m.offset+1)
-			break
-		}
-	}
-	w.pos.HandOut = min(w.pos.HandOut, edge)
-	return returned
+	return w.ReturnFrom(leaseNo, 0)
 }
 
 // leased says whether the message is out under that lease.

@@ -26,6 +26,8 @@ type Config struct {
 	PrefetchBytes       int           `yaml:"prefetch_bytes" help:"Bytes of one partition that are held in memory until they are acknowledged, 4096 to 1073741824; a batch larger than that is still read whole."`
 	ProcessBytes        int64         `yaml:"process_bytes" help:"Bytes of all partitions that are held in memory, at least prefetch_bytes."`
 
+	MaxMessageBytes int `yaml:"max_message_bytes" help:"Bytes of a message (its key, value and headers) above which it is not delivered but treated as one that nobody can read, 1024 to 1073741824; applications get a message in one piece, so it has to fit into their memory and ours."`
+
 	Parallel int `yaml:"parallel" help:"Partitions that are taken at the same time, and as many that are released, 1 to 256."`
 	History  int `yaml:"history" help:"Moves of partitions that are remembered for people, 1 to 100000 a group."`
 }
@@ -51,6 +53,8 @@ func DefaultConfig() Config {
 		PrefetchCount:       2000,
 		PrefetchBytes:       4 << 20,
 		ProcessBytes:        256 << 20,
+
+		MaxMessageBytes: 64 << 20,
 
 		Parallel: 16,
 		History:  256,
@@ -90,6 +94,7 @@ func (c Config) Validate() error {
 		{"partition_fetch_bytes", c.PartitionFetchBytes, 4 << 10, 64 << 20},
 		{"prefetch_count", c.PrefetchCount, 1, 100_000},
 		{"prefetch_bytes", c.PrefetchBytes, 4 << 10, 1 << 30},
+		{"max_message_bytes", c.MaxMessageBytes, 1 << 10, 1 << 30},
 		{"parallel", c.Parallel, 1, 256},
 		{"history", c.History, 1, 100_000},
 	}

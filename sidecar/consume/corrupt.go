@@ -1,15 +1,59 @@
 package consume
 
-import "go.uber.org/zap"
+import (
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/zap"
+)
+
+// Kinds of what cannot be delivered as it stands in the log.
+const (
+	kindUndecodable = "undecodable" // nobody can read it
+	kindOversized   = "oversized"   // larger than this sidecar's max_message_bytes
+)
+
+// unreadable is a place in a log that cannot be delivered, and does not pass by
+// itself.
+type unreadable struct {
+	offset int64 // the first that cannot
+	after  int64 // the first after it, as far as its batch can be trusted; -1: not known
+	end    int64 // the log's end; -1: not known
+	kind   string
+	why    string
+}
+
+// tooLarge is the first record over a limit, or nil.
+func tooLarge(records []*kgo.Record, limit int) *unreadable {
+	for _, r := range records {
+		if n := sizeOf(r) - recordOverhead; n > limit {
+			return &unreadable{offset: r.Offset, after: r.Offset + 1, kind: kindOversized,
+				why: fmt.Sprintf("offset %d of partition %d of topic %s has %d bytes: at most %d are delivered (consume.max_message_bytes); what follows begins at offset %d",
+					r.Offset, r.Partition, r.Topic, n, limit, r.Offset+1)}
+		}
+	}
+	return nil
+}
+
+// before are the records below an offset.
+func before(records []*kgo.Record, offset int64) []*kgo.Record {
+	for i, r := range records {
+		if r.Offset >= offset {
+			return records[:i]
+		}
+	}
+	return records
+}
 
 // corrupt implements sink.
-func (o *owner) corrupt(offset, end int64, why string) {
+func (o *owner) corrupt(u unreadable) {
 	o.mu.Lock()
-	if o.win == nil || o.win.Next() != offset {
+	if o.win == nil || o.win.Next() != u.offset {
 		o.mu.Unlock()
 		return // sought past it meanwhile
 	}
-	o.end = max(o.end, end)
+	o.end = max(o.end, u.end)
+	why := u.why + "; seek the group there to go on"
 	news := o.standStill(why)
 	o.mu.Unlock()
 	if news {

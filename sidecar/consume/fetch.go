@@ -243,7 +243,8 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		c.sink.outOfRange(w.offset)
 		return false
 	case errors.Is(err, kerr.CorruptMessage):
-		r.standStill(c, w.offset, -1, fmt.Sprintf("the broker cannot read offset %d of partition %d of topic %s: %v; seek the group past it to go on", w.offset, c.partition, c.topic, err))
+		r.standStill(c, unreadable{offset: w.offset, after: -1, end: -1, kind: kindUndecodable,
+			why: fmt.Sprintf("the broker cannot read offset %d of partition %d of topic %s: %v", w.offset, c.partition, c.topic, err)})
 		return false
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID):
 		// Which of them it is, gone or not here yet, the finder sees.
@@ -254,14 +255,22 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		return false
 	}
 	part, next, corrupt := upstream.Decode(c.topic, c.partition, w.offset, rp, r.decomp)
-	if corrupt != nil && next == w.offset {
-		// Nothing of it can be read, now or later, and passing over it would
-		// lose it. What came before it has been delivered.
-		end := part.HighWatermark
+	var u *unreadable
+	if corrupt != nil {
+		u = &unreadable{offset: corrupt.Offset, after: corrupt.After, kind: kindUndecodable, why: corrupt.Error()}
+	}
+	if large := tooLarge(part.Records, r.cfg.MaxMessageBytes); large != nil {
+		part.Records, next = before(part.Records, large.offset), large.offset
+		u = large
+	}
+	if u != nil && next == w.offset {
+		// It cannot be delivered, now or later, and passing over it would lose
+		// it. What came before it has been delivered.
+		u.end = part.HighWatermark
 		if part.LastStableOffset >= 0 {
-			end = part.LastStableOffset
+			u.end = part.LastStableOffset
 		}
-		r.standStill(c, w.offset, end, corrupt.Error()+"; seek the group there to go on")
+		r.standStill(c, *u)
 		return false
 	}
 	c.failures, c.retryAt, c.fetched = 0, time.Time{}, true

@@ -54,9 +54,9 @@ type sink interface {
 	outOfRange(offset int64)
 	// trouble says why the partition cannot be read for now, "" when it can.
 	trouble(why string)
-	// corrupt says that there are records at offset which nobody can read, so
-	// that waiting does not help. end is the end offset, -1 when not known.
-	corrupt(offset, end int64, why string)
+	// corrupt says that there are records at u.offset which nobody can read, so
+	// that waiting does not help.
+	corrupt(u unreadable)
 	// missing says that the brokers do not know the topic (by its name or id).
 	missing()
 }
@@ -306,12 +306,12 @@ func (r *reader) fail(c *cursor, why string) {
 // standStill leaves a cursor where it is, at records that cannot be read. They
 // are looked at again now and then: a disk may have been mended, or another
 // broker may lead. Whoever seeks past them goes on at once.
-func (r *reader) standStill(c *cursor, offset, end int64, why string) {
+func (r *reader) standStill(c *cursor, u unreadable) {
 	r.metrics.fetchErrors.Inc()
 	c.failures++
-	c.fetched, c.stuckAt = true, offset
+	c.fetched, c.stuckAt = true, u.offset
 	c.retryAt = time.Now().Add(backOff(c.failures, time.Second, 30*time.Second))
-	c.sink.corrupt(offset, end, why)
+	c.sink.corrupt(u)
 }
 
 // backOff is the pause after so many failures: doubling from first to last,

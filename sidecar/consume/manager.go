@@ -96,6 +96,7 @@ type Manager struct {
 	autoCreate   bool
 	reader       *reader
 	outage       *outage
+	lent         *lendings // what streams have out
 
 	ctx        context.Context // the life of everything that runs
 	cancel     context.CancelFunc
@@ -134,7 +135,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		cfg: cfg, id: deps.ID, nonce: deps.Nonce, service: deps.Service,
 		store: deps.Store, session: deps.Session, registration: deps.Registration,
 		up: deps.Upstream, local: deps.Local, checkpointer: deps.Checkpointer,
-		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r, outage: newOutage(log),
+		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r, outage: newOutage(log), lent: newLendings(),
 		takes:      make(chan struct{}, cfg.Parallel),
 		unlocks:    make(chan struct{}, cfg.Parallel),
 		lookTopics: make(chan struct{}, 1),

@@ -22,6 +22,7 @@ type metrics struct {
 	checkpoints     prometheus.Counter
 	fetchErrors     prometheus.Counter
 	buffered        prometheus.Gauge
+	streams         prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -55,10 +56,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sidestream_consume_buffered_bytes",
 			Help: "Bytes of messages held in memory until they are acknowledged.",
 		}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sidestream_consume_streams", Help: "Streams that applications hold open."}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable,
-			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered)
+			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered, m.streams)
 	}
 	return m
 }

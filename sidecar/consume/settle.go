@@ -68,6 +68,7 @@ func settle(s *share, group, topic string, texts []string, f func(*owner, []rece
 				res.LeaseUntil = &until
 			}
 		}
+		o.s.g.m.lent.settled(o, rs)
 	}
 	if len(at) == 1 {
 		for p, is := range at {

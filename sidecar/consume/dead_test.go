@@ -14,7 +14,7 @@ func TestDeadTopic(t *testing.T) {
 	long := strings.Repeat("g", discovery.MaxNameLen)
 	a, b := deadTopic(long), deadTopic(long[1:])
 	for _, name := range []string{a, b} {
-		if err := discovery.CheckName("topic", name); err != nil || !strings.HasPrefix(name, deadPrefix) {
+		if err := discovery.CheckName("topic", name); err != nil || !strings.HasPrefix(name, deadLetterPrefix) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

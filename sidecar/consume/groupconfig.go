@@ -178,15 +178,15 @@ func maxAttempts(group, topic string, c discovery.GroupConfig) int {
 	return attemptsOf(c)
 }
 
-// deadPrefix begins the names of topics of dead letters. Patterns of topics do
+// deadLetterPrefix begins the names of topics of dead letters. Patterns of topics do
 // not match them.
-const deadPrefix = "dead."
+const deadLetterPrefix = "dead."
 
 // deadTopic is where a group's dead letters go unless it says otherwise. The
 // name of a topic is bounded, so those of groups with longer names end in a
 // checksum.
 func deadTopic(group string) string {
-	name := deadPrefix + group
+	name := deadLetterPrefix + group
 	if len(name) <= discovery.MaxNameLen {
 		return name
 	}

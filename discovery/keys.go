@@ -21,6 +21,8 @@ const (
 	KeyClusterID   = "cluster-id"
 	KeyController  = "controller"
 	KeyProducerIDs = "producer-ids"
+	KeyKeeper      = "group-keeper"     // lock: a [Keeper], who removes idle groups
+	KeyCensus      = "group-partitions" // a [Census]
 
 	PrefixBrokers  = "brokers/"
 	PrefixTopics   = "topics/"
@@ -95,6 +97,20 @@ func KeySeek(group, topic string) string { return PrefixGroups + group + "/seek/
 
 // PrefixSeeks is above all seeks of a group.
 func PrefixSeeks(group string) string { return PrefixGroups + group + "/seek/" }
+
+// KeySettings holds a [Settings]. It lies among the seeks because the planner
+// watches those: each further watch would cost a connection a group. Its name
+// is no topic's.
+func KeySettings(group string) string { return PrefixSeeks(group) + NameSettings }
+
+// NameSettings is the last part of KeySettings.
+const NameSettings = "~settings"
+
+// KeyHistory holds a [History].
+func KeyHistory(group string) string { return PrefixGroups + group + "/history" }
+
+// KeyIdle holds an [Idle]; it is there while the group has no members.
+func KeyIdle(group string) string { return PrefixGroups + group + "/idle" }
 
 // KeyCommitted holds [Committed]: the offsets of 64 partitions of a topic for a
 // Kafka group, whose name may be any string and is escaped.

@@ -94,6 +94,8 @@ type GroupConfig struct {
 	From        string `json:"from"`                 // earliest, latest or RFC 3339
 	Dead        string `json:"dead,omitempty"`       // topic of dead letters, skip or off; "": dead.<group>
 	Unreadable  string `json:"unreadable,omitempty"` // dead (""), skip or stop: what becomes of records that nobody can read
+	Ephemeral   bool   `json:"ephemeral,omitempty"`  // removed soon after its last member left
+	Paused      string `json:"paused,omitempty"`     // topics of which nothing is handed out, with commas; *: all
 	Created     string `json:"created,omitempty"`    // RFC 3339
 	Writer      string `json:"writer"`
 }
@@ -130,7 +132,8 @@ type Assignment struct {
 	Plan       uint64             `json:"plan"`       // rises with every plan of the group
 	Partitions map[string][]int32 `json:"partitions"` // by topic, sorted
 	Seeks      map[string]uint64  `json:"seeks,omitempty"`
-	Cause      string             `json:"cause"` // why it changed, for people
+	Settings   string             `json:"settings,omitempty"` // changes when the group's settings have: read them again
+	Cause      string             `json:"cause"`              // why it changed, for people
 	Writer     string             `json:"writer"`
 }
 

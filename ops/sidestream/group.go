@@ -17,9 +17,9 @@ import (
 )
 
 func newGroup() *cobra.Command {
-	return parent("group", "List, describe, seek and delete consumer groups",
-		"List, describe, seek and delete consumer groups, through a sidecar.",
-		newGroupList(), newGroupDescribe(), newGroupSeek(), newGroupDelete())
+	return parent("group", "List, describe, seek, pause and delete consumer groups",
+		"List, describe, seek, pause and delete consumer groups, through a sidecar.",
+		newGroupList(), newGroupDescribe(), newGroupSeek(), newGroupPause(), newGroupResume(), newGroupDelete())
 }
 
 func newGroupList() *cobra.Command {
@@ -119,9 +119,18 @@ func printGroup(w io.Writer, v groupView) error {
 	if v.Config.MaxAttempts != nil && *v.Config.MaxAttempts > 0 {
 		attempts = fmt.Sprint(*v.Config.MaxAttempts)
 	}
-	if _, err := fmt.Fprintf(w, "group %s: order %s, lease %s, attempts %s, exclusive %s, from %s\n\n",
-		v.Group.Group, v.Config.Order, v.Config.Lease, attempts, v.Config.Exclusive, v.Config.From); err != nil {
+	ephemeral := ""
+	if v.Config.Ephemeral != nil && *v.Config.Ephemeral {
+		ephemeral = ", ephemeral"
+	}
+	if _, err := fmt.Fprintf(w, "group %s: order %s, lease %s, attempts %s, exclusive %s, from %s%s\n\n",
+		v.Group.Group, v.Config.Order, v.Config.Lease, attempts, v.Config.Exclusive, v.Config.From, ephemeral); err != nil {
 		return err
+	}
+	if line := pauseOf(v.Group); line != "" {
+		if _, err := fmt.Fprintf(w, "%s\n\n", line); err != nil {
+			return err
+		}
 	}
 	if err := table(w, "MEMBER\tADDRESS\tTOPICS\tJOINED", func(row func(...any)) {
 		for _, m := range v.Members {
@@ -162,6 +171,10 @@ func printGroup(w io.Writer, v groupView) error {
 	}
 	return table(w, "AT\tPARTITION\tFROM\tTO\tCAUSE", func(row func(...any)) {
 		for _, m := range v.History {
+			if m.Omitted > 0 {
+				row(m.At.Format(time.RFC3339), fmt.Sprintf("%d partitions", m.Omitted), "", "", m.Cause)
+				continue
+			}
 			row(m.At.Format(time.RFC3339), fmt.Sprintf("%s/%d", m.Topic, m.Partition), orNone(m.From), orNone(m.To), m.Cause)
 		}
 	})

@@ -92,7 +92,7 @@ const (
 	ReasonRebalancing       Reason = "rebalancing"         // partitions are on their way
 	ReasonInFlightFull      Reason = "in_flight_full"      // leases are out; ack them
 	ReasonRateLimited       Reason = "rate_limited"        //
-	ReasonPaused            Reason = "paused"              //
+	ReasonPaused            Reason = "paused"              // the group or the topic is, by POST …/pause
 	ReasonBrokersDown       Reason = "brokers_down"        // the leaders of what is owned here are away
 	ReasonCorruptRecord     Reason = "corrupt_record"      // a partition stands still at records that nobody can read: seek past them
 	ReasonDeadLetterBlocked Reason = "dead_letter_blocked" // a dead letter could not be written
@@ -148,16 +148,20 @@ type GroupConfig struct {
 	From        string `json:"from,omitempty"`         // earliest (default), latest or RFC 3339
 	Dead        string `json:"dead,omitempty"`         // topic of dead letters (default dead.<group>), skip or off
 	Unreadable  string `json:"unreadable,omitempty"`   // records that nobody can read: dead (default), skip or stop
+	Ephemeral   *bool  `json:"ephemeral,omitempty"`    // removed 10 minutes after its last member left
 }
 
 // Group is the answer to GET /groups/G.
 type Group struct {
-	Group   string        `json:"group"`
-	Config  GroupConfig   `json:"config"`
-	Planner string        `json:"planner,omitempty"`
-	Members []GroupMember `json:"members"`
-	Owners  []OwnedBy     `json:"partitions"`
-	History []Move        `json:"history"`
+	Group   string      `json:"group"`
+	Config  GroupConfig `json:"config"`
+	Planner string      `json:"planner,omitempty"`
+	// Paused: nothing is handed out. PausedTopics: nothing of these.
+	Paused       bool          `json:"paused,omitempty"`
+	PausedTopics []string      `json:"paused_topics,omitempty"`
+	Members      []GroupMember `json:"members"`
+	Owners       []OwnedBy     `json:"partitions"`
+	History      []Move        `json:"history"` // oldest first
 }
 
 // GroupMember is a sidecar in a group.
@@ -176,14 +180,18 @@ type OwnedBy struct {
 	Generation uint64 `json:"generation"`
 }
 
-// Move is one change of ownership, for people.
+// Move is one change of ownership as it was planned, for people.
 type Move struct {
+	Plan      uint64    `json:"plan"`
 	At        time.Time `json:"at"`
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"`
 	From      string    `json:"from,omitempty"`
 	To        string    `json:"to,omitempty"`
 	Cause     string    `json:"cause"`
+	// Omitted above 0 stands for so many moves of one plan that were too many to
+	// be kept; topic and partition mean nothing then.
+	Omitted int `json:"omitted,omitempty"`
 }
 
 // GroupList is the answer to GET /groups.
@@ -193,28 +201,40 @@ type GroupList struct {
 
 // Offsets is the answer to GET /groups/G/topics/T/offsets.
 type Offsets struct {
-	Group      string            `json:"group"`
-	Topic      string            `json:"topic"`
-	SeekEpoch  uint64            `json:"seek_epoch"`
-	Lag        int64             `json:"lag"`               // messages, sum over the partitions whose lag is known
-	Partial    bool              `json:"partial,omitempty"` // that is not all of them: the leaders of some are away
-	Partitions []PartitionOffset `json:"partitions"`
+	Group     string `json:"group"`
+	Topic     string `json:"topic"`
+	SeekEpoch uint64 `json:"seek_epoch"`
+	Lag       int64  `json:"lag"`               // messages, sum over the partitions whose lag is known
+	Partial   bool   `json:"partial,omitempty"` // that is not all of them: the leaders of some are away
+	// LagSeconds and OldestUnackedSeconds are the highest of the partitions
+	// that tell.
+	LagSeconds           float64           `json:"lag_seconds"`
+	OldestUnackedSeconds float64           `json:"oldest_unacked_seconds"`
+	Paused               bool              `json:"paused,omitempty"` // nothing is handed out
+	Partitions           []PartitionOffset `json:"partitions"`
 }
 
 // PartitionOffset is where a group stands in a partition. The live sidecar
 // that owns the partition knows more than the last checkpoint: Source tells.
 type PartitionOffset struct {
-	Partition  int32   `json:"partition"`
-	Position   int64   `json:"position"` // low edge: everything below is acknowledged
-	Acked      int64   `json:"acked"`    // acknowledged above the low edge
-	Start      int64   `json:"start"`    // log start offset; -1: not known, the leader is away
-	End        int64   `json:"end"`      // high watermark; -1: not known, the leader is away
-	Lag        int64   `json:"lag"`      // messages between position and end that are not acknowledged; -1: not known, as End
+	Partition int32 `json:"partition"`
+	Position  int64 `json:"position"` // low edge: everything below is acknowledged
+	Acked     int64 `json:"acked"`    // acknowledged above the low edge
+	Start     int64 `json:"start"`    // log start offset; -1: not known, the leader is away
+	End       int64 `json:"end"`      // high watermark; -1: not known, the leader is away
+	Lag       int64 `json:"lag"`      // messages between position and end that are not acknowledged; -1: not known, as End
+	// LagSeconds is the age of the oldest message that is not acknowledged, by
+	// its own timestamp: how far the group is behind. 0: there is none; -1: not
+	// known.
 	LagSeconds float64 `json:"lag_seconds"`
-	InFlight   int     `json:"in_flight"`
-	Owner      string  `json:"owner,omitempty"`
-	Generation uint64  `json:"generation"`
-	Source     string  `json:"source"` // live or checkpoint
+	// OldestUnackedSeconds is for how long the oldest message that was handed
+	// out has not been acknowledged: whether an application is stuck. 0: none
+	// is out or waits to be delivered again; -1: only the owner knows.
+	OldestUnackedSeconds float64 `json:"oldest_unacked_seconds"`
+	InFlight             int     `json:"in_flight"`
+	Owner                string  `json:"owner,omitempty"`
+	Generation           uint64  `json:"generation"`
+	Source               string  `json:"source"` // live or checkpoint
 }
 
 // SeekRequest is the body of PUT /groups/G/topics/T/offsets: To or Offsets.

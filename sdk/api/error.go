@@ -17,6 +17,7 @@ const (
 	CodeLeaseLost           Code = "lease_lost"
 	CodeIdempotencyConflict Code = "idempotency_conflict"
 	CodeGroupConfig         Code = "group_config"
+	CodeGroupLimit          Code = "group_limit" // the groups of the cluster consume as many partitions as they may
 	CodeMessageTooLarge     Code = "message_too_large"
 	CodeRequestTooLarge     Code = "request_too_large"
 	CodeBadRecord           Code = "bad_record"
@@ -50,6 +51,7 @@ var codes = map[Code]struct {
 	CodeRequestTooLarge:     {http.StatusRequestEntityTooLarge, false},
 	CodeBadRecord:           {http.StatusUnprocessableEntity, false},
 	CodeRateLimited:         {http.StatusTooManyRequests, true},
+	CodeGroupLimit:          {http.StatusTooManyRequests, true},
 	CodeInternal:            {http.StatusInternalServerError, false},
 	CodeCorruptRecord:       {http.StatusInternalServerError, false},
 	CodeBrokersUnavailable:  {http.StatusServiceUnavailable, true},

@@ -31,6 +31,11 @@ func (s *Server) routes() []route {
 		{"GET", "/groups/{group}/topics/{topic}/offsets", none, s.getOffsets, always},
 		{"PUT", "/groups/{group}/topics/{topic}/offsets", none, s.putOffsets, always},
 
+		{"POST", "/groups/{group}/pause", none, s.pauseOrResume(Consumer.Pause), always},
+		{"POST", "/groups/{group}/resume", none, s.pauseOrResume(Consumer.Resume), always},
+		{"POST", "/groups/{group}/topics/{topic}/pause", none, s.pauseOrResume(Consumer.Pause), always},
+		{"POST", "/groups/{group}/topics/{topic}/resume", none, s.pauseOrResume(Consumer.Resume), always},
+
 		{"GET", "/healthz", none, s.healthz, always},
 		{"GET", "/readyz", none, s.readyz, always},
 		{"GET", "/status", none, s.status, always},

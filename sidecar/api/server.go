@@ -40,6 +40,8 @@ type Consumer interface {
 	Group(ctx context.Context, group string) (api.Group, error)
 	Groups(ctx context.Context) (api.GroupList, error)
 	DeleteGroup(ctx context.Context, group string) error
+	Pause(ctx context.Context, group, topic string) (api.Group, error) // topic "": all
+	Resume(ctx context.Context, group, topic string) (api.Group, error)
 }
 
 // Topics is what the brokers say of topics: *upstream.Upstream.

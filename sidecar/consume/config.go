@@ -29,7 +29,7 @@ type Config struct {
 	MaxMessageBytes int `yaml:"max_message_bytes" help:"Bytes of a message (its key, value and headers) above which it is not delivered but treated as one that nobody can read, 1024 to 1073741824; applications get a message in one piece, so it has to fit into their memory and ours."`
 
 	Parallel int `yaml:"parallel" help:"Partitions that are taken at the same time, and as many that are released, 1 to 256."`
-	History  int `yaml:"history" help:"Moves of partitions that are remembered for people, 1 to 100000 a group."`
+	History  int `yaml:"history" help:"Moves of partitions that a group's history keeps in the coordination store, 1 to 10000; of one plan that moves more only the number is kept, and of all together at most 32 KiB."`
 }
 
 // DefaultConfig is a sidecar's default.
@@ -96,7 +96,7 @@ func (c Config) Validate() error {
 		{"prefetch_bytes", c.PrefetchBytes, 4 << 10, 1 << 30},
 		{"max_message_bytes", c.MaxMessageBytes, 1 << 10, 1 << 30},
 		{"parallel", c.Parallel, 1, 256},
-		{"history", c.History, 1, 100_000},
+		{"history", c.History, 1, 10_000},
 	}
 	for _, n := range counts {
 		if n.v < n.min || n.v > n.max {

@@ -13,7 +13,7 @@ import (
 )
 
 // Group describes a group: settings, members, owners with their generations,
-// and the moves that this sidecar has seen.
+// and the last moves that were planned, by whichever sidecar.
 func (m *Manager) Group(ctx context.Context, group string) (api.Group, error) {
 	if err := checkGroup(group); err != nil {
 		return api.Group{}, err
@@ -49,9 +49,12 @@ func (m *Manager) Group(ctx context.Context, group string) (api.Group, error) {
 	if out.Owners, err = m.ownersOf(ctx, group); err != nil {
 		return out, storeError("read the owners", err)
 	}
-	if g := m.lookup(group); g != nil {
-		out.History = append(out.History, g.moves()...)
+	h, err := m.readHistory(ctx, group)
+	if err != nil {
+		return out, storeError("read the history", err)
 	}
+	out.History = showHistory(h)
+	out.Paused, out.PausedTopics = pausedTopics(c)
 	return out, nil
 }
 
@@ -184,6 +187,9 @@ func (m *Manager) DeleteGroup(ctx context.Context, group string) error {
 				seeks[topic] = discovery.Seek{}
 			}
 		case "seek":
+			if topic == discovery.NameSettings {
+				break
+			}
 			if s, err := discovery.Decode[discovery.Seek](e); err == nil {
 				seeks[topic] = s
 			}
@@ -206,6 +212,8 @@ func (m *Manager) DeleteGroup(ctx context.Context, group string) error {
 		discovery.DeletePrefix(discovery.PrefixOffsets(group)),
 		discovery.DeletePrefix(prefix+"begin/"),
 		discovery.DeletePrefix(discovery.PrefixOwners(group)),
+		discovery.Delete(discovery.KeySettings(group)),
+		discovery.Delete(discovery.KeyHistory(group)),
 		discovery.Delete(discovery.KeyPlanner(group)))
 	if errors.Is(err, discovery.ErrConflict) {
 		return apiError(api.CodeGroupConfig, "group %s was changed meanwhile: delete it again if that is still wanted", group)

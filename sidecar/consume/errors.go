@@ -74,6 +74,10 @@ func brokerOrStore(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+func errNoGroup(group string) *api.Error {
+	return apiError(api.CodeGroupNotFound, "group %s does not exist: its first pull, or PUT /groups/%s, makes it", group, group)
+}
+
 func errDraining() *api.Error {
 	return apiError(api.CodeDraining, "this sidecar is shutting down: pull again from the one that follows it")
 }

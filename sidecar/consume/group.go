@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"sidestream/discovery"
-	"sidestream/sdk/api"
 )
 
 // group is this sidecar's part of a consumer group, from the first pull until
@@ -27,9 +26,11 @@ type group struct {
 	sess       discovery.Session // under which it is a member; nil while it is not
 	since      uint64            // version of the store at which it joined
 	assignment *discovery.Assignment
-	planning   bool // this sidecar holds the planner's lock
-	quitOnce   bool
-	history    []api.Move // the last moves seen here, oldest first
+	// settingsSeen is the version of the settings that was last read, as the
+	// planner passes it on.
+	settingsSeen string
+	planning     bool // this sidecar holds the planner's lock
+	quitOnce     bool
 }
 
 func newGroup(m *Manager, name string, config discovery.GroupConfig) *group {
@@ -48,9 +49,18 @@ func (g *group) settings() discovery.GroupConfig {
 
 func (g *group) setConfig(c discovery.GroupConfig) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	paused := g.config.Paused != c.Paused
 	g.config = c
+	g.mu.Unlock()
+	if paused {
+		for _, s := range g.all() {
+			s.wakeAll() // what they may have, and why not, has changed
+		}
+	}
 }
+
+// isPaused says whether nothing of a topic is to be handed out.
+func (g *group) isPaused(topic string) bool { return isPaused(g.settings(), topic) }
 
 // lease is the group's, or the sidecar's default.
 func (g *group) lease() time.Duration {
@@ -163,12 +173,26 @@ func (g *group) forgetSince() {
 	g.since = 0
 }
 
-// assign takes a new assignment in.
+// assign takes a new assignment in. It is called by what the manager waits for.
 func (g *group) assign(a discovery.Assignment) {
 	g.mu.Lock()
-	g.assignment = &a
+	news := g.settingsSeen != a.Settings
+	g.assignment, g.settingsSeen = &a, a.Settings
 	g.mu.Unlock()
+	if news {
+		g.m.wg.Go(func() { g.readSettings(g.m.ctx) })
+	}
 	kick(g.poke)
+}
+
+// readSettings takes in what another sidecar has set. Where it fails, the
+// membership looks again by and by.
+func (g *group) readSettings(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if c, _, err := g.m.readConfig(ctx, g.name); err == nil {
+		g.setConfig(c)
+	}
 }
 
 func (g *group) assigned() *discovery.Assignment {
@@ -181,38 +205,6 @@ func (g *group) setPlanning(on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.planning = on
-}
-
-// remember keeps moves for people.
-func (g *group) remember(moves ...api.Move) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.history = append(g.history, moves...)
-	if over := len(g.history) - g.m.cfg.History; over > 0 {
-		g.history = slices.Clone(g.history[over:])
-	}
-}
-
-// happened keeps a move of a partition to or from this sidecar, unless it is the
-// one that was planned here: that is in the list already, with both ends.
-func (g *group) happened(move api.Move) {
-	g.mu.Lock()
-	i := len(g.history) - 1
-	for i >= 0 && (g.history[i].Topic != move.Topic || g.history[i].Partition != move.Partition) {
-		i--
-	}
-	planned := i >= 0 && g.history[i].Cause == move.Cause &&
-		(move.To != "" && g.history[i].To == move.To || move.To == "" && g.history[i].From == move.From)
-	g.mu.Unlock()
-	if !planned {
-		g.remember(move)
-	}
-}
-
-func (g *group) moves() []api.Move {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.history)
 }
 
 // run is a member of the group under one session after another until it is time

@@ -110,6 +110,9 @@ func mergeConfig(c discovery.GroupConfig, want api.GroupConfig) (discovery.Group
 		}
 		c.From = from
 	}
+	if want.Ephemeral != nil {
+		c.Ephemeral = *want.Ephemeral
+	}
 	return c, nil
 }
 
@@ -130,6 +133,9 @@ func showConfig(group string, c discovery.GroupConfig, defaultLease time.Duratio
 	shown := api.GroupConfig{
 		Order: c.Order, Lease: defaultLease.String(), MaxAttempts: &attempts, Exclusive: c.Exclusive, From: c.From,
 		Dead: deadOf(group, c), Unreadable: c.Unreadable,
+	}
+	if c.Ephemeral {
+		shown.Ephemeral = &c.Ephemeral
 	}
 	if shown.Unreadable == "" {
 		shown.Unreadable = unreadableDead
@@ -205,7 +211,7 @@ func contradicts(c discovery.GroupConfig, from string) bool {
 func (m *Manager) readConfig(ctx context.Context, group string) (discovery.GroupConfig, uint64, error) {
 	e, err := m.store.Get(ctx, discovery.KeyGroupConfig(group))
 	if errors.Is(err, discovery.ErrNotFound) {
-		return discovery.GroupConfig{}, 0, apiError(api.CodeGroupNotFound, "group %s does not exist: its first pull, or PUT /groups/%s, makes it", group, group)
+		return discovery.GroupConfig{}, 0, errNoGroup(group)
 	}
 	if err != nil {
 		return discovery.GroupConfig{}, 0, storeError("read the group's settings", err)
@@ -237,7 +243,11 @@ func (m *Manager) changeConfig(ctx context.Context, group string, change func(c 
 			return c, nil
 		}
 		next.Writer = discovery.NewNonce()
-		_, err = m.store.Commit(ctx, discovery.CAS(discovery.KeyGroupConfig(group), discovery.Encode(next), version))
+		ops := []discovery.Op{discovery.CAS(discovery.KeyGroupConfig(group), discovery.Encode(next), version)}
+		if exists { // its planner tells the members to read them again
+			ops = append(ops, discovery.Set(discovery.KeySettings(group), discovery.Encode(discovery.Settings{Writer: next.Writer})))
+		}
+		_, err = m.store.Commit(ctx, ops...)
 		switch {
 		case err == nil:
 			return next, nil

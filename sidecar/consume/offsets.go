@@ -17,9 +17,11 @@ func (m *Manager) Offsets(ctx context.Context, group, topic string) (api.Offsets
 	if err := checkNames(group, topic); err != nil {
 		return out, err
 	}
-	if _, _, err := m.readConfig(ctx, group); err != nil {
+	c, _, err := m.readConfig(ctx, group)
+	if err != nil {
 		return out, err
 	}
+	out.Paused = isPaused(c, topic)
 	t, err := m.up.Topic(ctx, topic)
 	if err != nil {
 		return out, brokerError("read the topic", err)

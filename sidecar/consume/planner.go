@@ -23,16 +23,18 @@ type planner struct {
 	sess discovery.Session
 	poke chan struct{}
 
-	mu      sync.Mutex // guards members, seeks and the listed flags
-	members map[string]member
-	seeks   map[string]uint64
-	listed  [2]bool // members, seeks
+	mu       sync.Mutex // guards members, seeks, settings and the listed flags
+	members  map[string]member
+	seeks    map[string]uint64
+	settings string  // version of the group's settings; "": as they were made
+	listed   [2]bool // members, seeks
 
 	// Of run alone.
 	loaded  bool
 	number  uint64 // of the last plan
 	planned map[plan.TopicPartition]string
 	counts  map[string]int32
+	history discovery.History
 	last    map[string]member  // members of the last plan
 	written map[string]written // by member
 }
@@ -125,13 +127,19 @@ func (p *planner) setMembers(es []discovery.Entry) {
 func (p *planner) setSeeks(es []discovery.Entry) {
 	prefix := discovery.PrefixSeeks(p.g.name)
 	now := make(map[string]uint64, len(es))
+	settings := ""
 	for _, e := range es {
-		if s, err := discovery.Decode[discovery.Seek](e); err == nil {
-			now[strings.TrimPrefix(e.Key, prefix)] = s.Epoch
+		name := strings.TrimPrefix(e.Key, prefix)
+		if name == discovery.NameSettings {
+			if s, err := discovery.Decode[discovery.Settings](e); err == nil {
+				settings = s.Writer
+			}
+		} else if s, err := discovery.Decode[discovery.Seek](e); err == nil {
+			now[name] = s.Epoch
 		}
 	}
 	p.mu.Lock()
-	p.seeks, p.listed[1] = now, true
+	p.seeks, p.settings, p.listed[1] = now, settings, true
 	p.mu.Unlock()
 	kick(p.poke)
 }
@@ -150,7 +158,7 @@ func (p *planner) charges() []charge {
 // plan makes a plan from what is known and writes what of it is new.
 func (p *planner) plan(ctx context.Context) error {
 	p.mu.Lock()
-	members, seeks, ready := maps.Clone(p.members), p.seeks, p.listed[0] && p.listed[1]
+	members, seeks, settings, ready := maps.Clone(p.members), p.seeks, p.settings, p.listed[0] && p.listed[1]
 	p.mu.Unlock()
 	if !ready {
 		return nil
@@ -170,12 +178,12 @@ func (p *planner) plan(ctx context.Context) error {
 		in.Members = append(in.Members, plan.Member{ID: id, Topics: members[id].Topics})
 	}
 	assignments := plan.Plan(in)
-	cause := p.cause(ctx, members, counts, seeks)
+	cause := p.cause(ctx, members, counts, seeks, settings)
 	number := p.number + 1
 	var ops []discovery.Op
 	fresh := map[string]written{}
 	for id, m := range members {
-		a := discovery.Assignment{Plan: number, Partitions: map[string][]int32{}, Cause: cause, Writer: p.g.m.nonce + "/" + p.sess.ID()}
+		a := discovery.Assignment{Plan: number, Partitions: map[string][]int32{}, Settings: settings, Cause: cause, Writer: p.g.m.nonce + "/" + p.sess.ID()}
 		for _, topic := range m.Topics {
 			// A topic of which there is nothing for the member is named all the
 			// same: it is told so, and need not wonder whether a plan is due.
@@ -202,6 +210,14 @@ func (p *planner) plan(ctx context.Context) error {
 		p.last, p.counts = members, counts
 		return nil
 	}
+	moves := plan.Moves(p.planned, assignments)
+	history := p.history
+	if len(moves) > 0 {
+		history = withPlan(history, discovery.HistoryPlan{
+			Plan: number, At: time.Now().UTC().Truncate(time.Millisecond), Planner: p.g.m.id, Cause: cause, Moves: historyMoves(moves),
+		}, p.g.m.cfg.History)
+		ops = append(ops, discovery.Set(discovery.KeyHistory(p.g.name), discovery.Encode(history)))
+	}
 	held := discovery.Held(discovery.KeyPlanner(p.g.name), p.sess.ID())
 	for chunk := range slices.Chunk(ops, discovery.MaxCommitOps-1) {
 		_, err := p.g.m.store.Commit(ctx, append([]discovery.Op{held}, chunk...)...)
@@ -213,7 +229,8 @@ func (p *planner) plan(ctx context.Context) error {
 		}
 	}
 	p.g.m.metrics.plans.WithLabelValues(p.g.name).Inc()
-	p.record(assignments, cause)
+	p.planned, p.history = assignments.Owners(), history
+	p.g.m.log.Info("group planned", zap.String("group", p.g.name), zap.Int("moves", len(moves)), zap.String("cause", cause))
 	for id := range p.written {
 		if _, ok := members[id]; !ok {
 			delete(p.written, id)
@@ -225,19 +242,7 @@ func (p *planner) plan(ctx context.Context) error {
 }
 
 func sameAssignment(a, b discovery.Assignment) bool {
-	return maps.EqualFunc(a.Partitions, b.Partitions, slices.Equal[[]int32]) && maps.Equal(a.Seeks, b.Seeks)
-}
-
-// record takes the plan as the present one and remembers what it moved.
-func (p *planner) record(as plan.Assignments, cause string) {
-	now := time.Now()
-	var moves []api.Move
-	for _, mv := range plan.Moves(p.planned, as) {
-		moves = append(moves, api.Move{At: now, Topic: mv.Topic, Partition: mv.Partition, From: mv.From, To: mv.To, Cause: cause})
-	}
-	p.planned = as.Owners()
-	p.g.remember(moves...)
-	p.g.m.log.Info("group planned", zap.String("group", p.g.name), zap.Int("moves", len(moves)), zap.String("cause", cause))
+	return maps.EqualFunc(a.Partitions, b.Partitions, slices.Equal[[]int32]) && maps.Equal(a.Seeks, b.Seeks) && a.Settings == b.Settings
 }
 
 // load reads what an earlier planner left: the members' assignments, and the
@@ -255,6 +260,12 @@ func (p *planner) load(ctx context.Context, members map[string]member) error {
 		}
 		p.planned[plan.TopicPartition{Topic: topic, Partition: n}] = o.Sidecar
 		p.number = max(p.number, o.Plan)
+	}
+	if p.history, err = p.g.m.readHistory(ctx, p.g.name); err != nil {
+		return err
+	}
+	if n := len(p.history.Plans); n > 0 {
+		p.number = max(p.number, p.history.Plans[n-1].Plan)
 	}
 	// The planner before may be gone: its assignment tells what it had.
 	all := maps.Clone(members)
@@ -326,7 +337,7 @@ func (p *planner) count(ctx context.Context, members map[string]member) (map[str
 }
 
 // cause says for people why this plan differs from the last.
-func (p *planner) cause(ctx context.Context, members map[string]member, counts map[string]int32, seeks map[string]uint64) string {
+func (p *planner) cause(ctx context.Context, members map[string]member, counts map[string]int32, seeks map[string]uint64, settings string) string {
 	var why []string
 	for _, id := range slices.Sorted(maps.Keys(members)) {
 		was, known := p.last[id]
@@ -364,6 +375,11 @@ func (p *planner) cause(ctx context.Context, members map[string]member, counts m
 				if w.assignment.Seeks[topic] < epoch {
 					return "topic " + topic + " was sought"
 				}
+			}
+		}
+		for _, w := range p.written {
+			if w.assignment.Settings != settings {
+				return "the group's settings were changed"
 			}
 		}
 		return p.g.m.id + " plans the group"

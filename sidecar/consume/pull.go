@@ -319,6 +319,9 @@ func (m *Manager) takeInto(ctx context.Context, s *share, req PullRequest, lease
 
 // handOut takes what the partition has ready.
 func (o *owner) handOut(now time.Time, most, bytes int, lease time.Duration) handed {
+	if o.s.g.isPaused(o.key.Topic) {
+		return handed{}
+	}
 	o.mu.Lock()
 	if o.state != stateOwned || o.win == nil || o.sess.Ownership() == discovery.Lost {
 		o.mu.Unlock()
@@ -357,6 +360,9 @@ func (o *owner) takeBack(h handed) {
 // reason says why there is nothing to take. coming says that there will be in a
 // moment: messages that the brokers have are being fetched.
 func (s *share) reason(now time.Time) (reason api.Reason, coming bool) {
+	if s.g.isPaused(s.topic) {
+		return api.ReasonPaused, false
+	}
 	a := s.g.assigned()
 	var assigned []int32
 	told := false

@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"sidestream/discovery"
-	"sidestream/sdk/api"
 )
 
 // giveUp releases the partition in an order that repeats nothing: stop handing
@@ -50,7 +49,6 @@ func (o *owner) giveUp(ctx context.Context) {
 	m.checkpointer.Forget(o.key)
 	m.metrics.moves.WithLabelValues(o.key.Group, "released").Inc()
 	o.log.Info("partition released", zap.Int64("position", p.Low), zap.String("cause", o.causeText()))
-	o.s.g.happened(api.Move{At: time.Now(), Topic: o.key.Topic, Partition: o.key.Partition, From: m.id, Cause: o.causeText()})
 }
 
 // unlock writes the position and deletes the lock. Losing the lock on the way

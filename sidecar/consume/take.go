@@ -108,7 +108,6 @@ func (o *owner) tryTake(ctx context.Context) error {
 	}
 	m.metrics.moves.WithLabelValues(o.key.Group, "taken").Inc()
 	o.log.Info("partition taken", zap.Uint64("generation", claimed.Generation), zap.Int64("from", claimed.Position.Low), zap.String("cause", o.causeText()))
-	o.s.g.happened(api.Move{At: time.Now(), Topic: o.key.Topic, Partition: o.key.Partition, To: m.id, Cause: o.causeText()})
 	o.s.wake()
 	return nil
 }

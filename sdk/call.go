@@ -98,10 +98,17 @@ func (c *Client) once(ctx context.Context, r request, answer any) error {
 	if answer == nil || len(body) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(body, answer); err != nil {
+	if err := decode(body, answer); err != nil {
 		return fmt.Errorf("%s %s: the answer is not what a sidecar says (is something else listening at %s?): %w", r.method, r.path, c.where, err)
 	}
 	return nil
+}
+
+func decode(body []byte, answer any) error {
+	if d, ok := answer.(interface{ DecodeJSON([]byte) error }); ok { // hundreds of messages
+		return d.DecodeJSON(body)
+	}
+	return json.Unmarshal(body, answer)
 }
 
 // unreached tells what a call that got no answer met, without the URL that

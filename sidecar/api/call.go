@@ -144,6 +144,16 @@ func (c *call) json(v any, optional bool) error {
 		}
 		return apiError(api.CodeBadRequest, "the body is empty: send a JSON object")
 	}
+	switch v := v.(type) { // lists of hundreds of receipts
+	case *api.Receipts:
+		if v.DecodeJSON(body) {
+			return nil
+		}
+	case *api.PullBody:
+		if v.DecodeJSON(body) {
+			return nil
+		}
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
@@ -197,9 +207,25 @@ func (c *call) answer(status int, v any) error {
 
 func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
 	ctx.SetContentType(api.ContentTypeJSON)
+	switch v := v.(type) { // lists of hundreds of messages or receipts
+	case api.Pulled:
+		return appendBody(ctx, v.AppendJSON)
+	case api.ReceiptResponse:
+		return appendBody(ctx, v.AppendJSON)
+	}
 	e := json.NewEncoder(ctx.Response.BodyWriter())
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// appendBody has the answer written into the memory that its body will use.
+func appendBody(ctx *fasthttp.RequestCtx, appendTo func([]byte) ([]byte, error)) error {
+	body, err := appendTo(ctx.Response.SwapBody(nil)[:0])
+	if err == nil {
+		body = append(body, '\n')
+	}
+	ctx.Response.SwapBody(body)
+	return err
 }
 
 // writeError answers with the error, its status and Retry-After.

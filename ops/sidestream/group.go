@@ -148,16 +148,17 @@ func printGroup(w io.Writer, v groupView) error {
 		if o.Partial {
 			rest = " and what is not known (?): leaders are away"
 		}
-		if _, err := fmt.Fprintf(w, "\ntopic %s: lag %d%s\n", o.Topic, o.Lag, rest); err != nil {
+		if _, err := fmt.Fprintf(w, "\ntopic %s: lag %d%s, %s; oldest unacknowledged message out for %s\n",
+			o.Topic, o.Lag, rest, age(o.LagSeconds), age(o.OldestUnackedSeconds)); err != nil {
 			return err
 		}
-		if err := table(w, "PARTITION\tPOSITION\tACKED ABOVE\tEND\tLAG\tLAG SECONDS\tIN FLIGHT\tOWNER\tGENERATION", func(row func(...any)) {
+		if err := table(w, "PARTITION\tPOSITION\tACKED ABOVE\tEND\tLAG\tBEHIND\tUNACKED FOR\tIN FLIGHT\tOWNER\tGENERATION", func(row func(...any)) {
 			for _, p := range o.Partitions {
 				owner := p.Owner
 				if owner == "" {
 					owner = "none"
 				}
-				row(p.Partition, p.Position, p.Acked, known(p.End), known(p.Lag), fmt.Sprintf("%.1f", p.LagSeconds), p.InFlight, owner, p.Generation)
+				row(p.Partition, p.Position, p.Acked, known(p.End), known(p.Lag), age(p.LagSeconds), age(p.OldestUnackedSeconds), p.InFlight, owner, p.Generation)
 			}
 		}); err != nil {
 			return err
@@ -186,6 +187,20 @@ func known(n int64) string {
 		return "?"
 	}
 	return fmt.Sprint(n)
+}
+
+// age is a number of seconds for people; -1 stands for one that is not known.
+func age(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case seconds < 0:
+		return "?"
+	case d < time.Minute:
+		return fmt.Sprintf("%.1fs", seconds)
+	case d < 48*time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%.1fd", d.Hours()/24)
 }
 
 func orNone(s string) string {

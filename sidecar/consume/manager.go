@@ -35,6 +35,7 @@ type Upstream interface {
 	EndOffsets(ctx context.Context, topic string) (map[int32]int64, error)
 	OffsetsAt(ctx context.Context, topic string, t time.Time) (map[int32]int64, error)
 	CreateTopic(ctx context.Context, name string, spec api.TopicSpec) (upstream.Topic, error)
+	Peek(ctx context.Context, topic string, partition int32, offset int64, count, maxBytes int) (rs []*kgo.Record, next, end int64, err error)
 }
 
 // Deps is what a Manager works with. It closes none of them.
@@ -155,6 +156,7 @@ func (m *Manager) Start() {
 	m.wg.Go(func() { m.runJudges(m.ctx) })
 	m.wg.Go(func() { m.watchTopics(m.ctx) })
 	m.wg.Go(func() { m.tick(m.ctx) })
+	m.wg.Go(func() { m.watchAges(m.ctx) })
 }
 
 // Close drains: no new leases, a bounded wait for the acks of those that are
@@ -234,7 +236,7 @@ func (m *Manager) forget(g *group) {
 	defer m.mu.Unlock()
 	delete(m.groups, g.name)
 	for _, s := range g.all() {
-		for _, gauge := range []*prometheus.GaugeVec{m.metrics.lag, m.metrics.lagUnknown, m.metrics.unreadable} {
+		for _, gauge := range []*prometheus.GaugeVec{m.metrics.lag, m.metrics.lagUnknown, m.metrics.unreadable, m.metrics.lagSeconds, m.metrics.unackedSeconds} {
 			gauge.DeleteLabelValues(g.name, s.topic)
 		}
 	}

@@ -15,6 +15,9 @@ type metrics struct {
 	lagUnknown  *prometheus.GaugeVec
 	unreadable  *prometheus.GaugeVec
 
+	lagSeconds     *prometheus.GaugeVec
+	unackedSeconds *prometheus.GaugeVec
+
 	moves           *prometheus.CounterVec
 	plans           *prometheus.CounterVec
 	membershipsLost prometheus.Counter
@@ -46,6 +49,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lag:             gauge("lag_messages", "Messages not acknowledged of the partitions that this sidecar owns, as far as their leaders told."),
 		lagUnknown:      gauge("lag_unknown_partitions", "Partitions of this sidecar whose lag is not known or old, since their leaders are away: the lag lacks them."),
 		unreadable:      gauge("unreadable_partitions", "Partitions of this sidecar that stand still at records which nobody can read, until somebody seeks past them."),
+		lagSeconds:      gauge("lag_seconds", "Age, by its own timestamp, of the oldest message not acknowledged of the partitions that this sidecar owns; 0: there is none, or it is not read yet."),
+		unackedSeconds:  gauge("oldest_unacked_seconds", "Time since the oldest message that was handed out and is not acknowledged was handed out first; 0: there is none."),
 		moves:           counter("rebalances_total", "Partitions taken and released by this sidecar.", "group", "kind"),
 		plans:           counter("plans_total", "Plans made by this sidecar.", "group"),
 		membershipsLost: single("memberships_lost_total", "Group memberships that ended because the session was lost."),
@@ -59,7 +64,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sidestream_consume_streams", Help: "Streams that applications hold open."}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable,
+		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable, m.lagSeconds, m.unackedSeconds,
 			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered, m.streams)
 	}
 	return m

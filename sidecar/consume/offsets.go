@@ -53,8 +53,13 @@ func (m *Manager) Offsets(ctx context.Context, group, topic string) (api.Offsets
 		s = g.share(topic)
 	}
 	now := time.Now()
+	var look []unackedAt
+	out.Partitions = make([]api.PartitionOffset, 0, len(t.Partitions)) // look points into it
 	for _, p := range t.Partitions {
-		po := api.PartitionOffset{Partition: p.ID, Owner: owners[p.ID], Start: -1, End: -1, Source: "checkpoint"}
+		po := api.PartitionOffset{Partition: p.ID, Owner: owners[p.ID], Start: -1, End: -1, LagSeconds: -1, Source: "checkpoint"}
+		if po.Owner != "" && po.Owner != m.id {
+			po.OldestUnackedSeconds = -1
+		}
 		if at, ok := starts[p.ID]; ok {
 			po.Start = at
 		}
@@ -87,10 +92,18 @@ func (m *Manager) Offsets(ctx context.Context, group, topic string) (api.Offsets
 		} else {
 			out.Partial = true
 		}
-		if po.Lag == 0 {
-			po.LagSeconds = 0
-		}
 		out.Partitions = append(out.Partitions, po)
+		switch it := &out.Partitions[len(out.Partitions)-1]; {
+		case it.Lag == 0:
+			it.LagSeconds = 0
+		case it.Lag > 0 && it.LagSeconds < 0:
+			look = append(look, unackedAt{it, firstUnacked(pos, po.Start)})
+		}
+	}
+	m.lookUp(ctx, topic, look, now)
+	for _, po := range out.Partitions {
+		out.LagSeconds = max(out.LagSeconds, po.LagSeconds)
+		out.OldestUnackedSeconds = max(out.OldestUnackedSeconds, po.OldestUnackedSeconds)
 	}
 	return out, nil
 }
@@ -105,8 +118,10 @@ func (o *owner) describe(now time.Time, po *api.PartitionOffset, pos *offsets.Po
 	*pos = o.win.Position()
 	po.Source, po.Owner, po.Generation = "live", o.s.g.m.id, o.generation
 	po.InFlight = o.win.InFlight()
-	if _, r, ok := o.win.Oldest(); ok {
-		po.LagSeconds = max(0, now.Sub(r.Timestamp).Seconds())
+	a := o.ages(now)
+	po.OldestUnackedSeconds = a.unacked.Seconds()
+	if a.behind != unknownAge {
+		po.LagSeconds = a.behind.Seconds()
 	}
 }
 

@@ -57,6 +57,7 @@ type owner struct {
 	why        string // why it cannot be read or taken, "" when it can
 	unreadable bool   // why is of the log itself: waiting does not help
 	marked     int64  // low edge as last handed to the checkpointer
+	out        outs   // since when messages are out
 }
 
 func newOwner(s *share, partition int32, sess discovery.Session, plan uint64, cause string) *owner {
@@ -193,6 +194,7 @@ func (o *owner) install(p offsets.Position, uuid string, generation uint64) erro
 		held = o.win.Bytes()
 	}
 	o.win, o.epoch, o.uuid, o.generation = win, p.SeekEpoch, uuid, generation
+	o.out = nil
 	o.started, o.end, o.why, o.unreadable, o.boundsDue, o.marked = false, -1, "", false, false, p.Low
 	if o.state == stateTaking {
 		o.state = stateOwned

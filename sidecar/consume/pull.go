@@ -333,6 +333,7 @@ func (o *owner) handOut(now time.Time, most, bytes int, lease time.Duration) han
 		o.mu.Unlock()
 		return h
 	}
+	o.out.add(h, now)
 	p := o.win.Position()
 	o.mu.Unlock()
 	// The hand-out edge: whoever takes over after a crash counts an attempt for
@@ -347,6 +348,7 @@ func (o *owner) takeBack(h handed) {
 	var back []int64
 	if o.win != nil && o.generation == h.generation && o.epoch == h.epoch {
 		back = o.win.Return(h.messages[0].LeaseNo)
+		o.out.back(h.messages[0].LeaseNo)
 	}
 	o.mu.Unlock()
 	if len(back) == 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"strconv"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -13,8 +14,8 @@ import (
 // MessageID is the stable id of a record: what an application stores with its
 // result to be effectively once.
 func MessageID(topic string, partition int32, offset int64) string {
-	b := make([]byte, 0, len(topic)+32)
-	b = append(b, topic...)
+	var a [64]byte
+	b := append(a[:0], topic...)
 	b = append(b, '/')
 	b = strconv.AppendInt(b, int64(partition), 10)
 	b = append(b, '/')
@@ -33,29 +34,35 @@ func MessageOf(r *kgo.Record) api.Message {
 		Offset:    r.Offset,
 		Timestamp: r.Timestamp.UnixMilli(),
 	}
-	m.Key, m.Key64 = textOrBase64(r.Key)
-	m.Value, m.Value64 = textOrBase64(r.Value)
+	t := &texts{}
+	m.Key, m.Key64 = textOrBase64(r.Key, &t.key)
+	m.Value, m.Value64 = textOrBase64(r.Value, &t.value)
 	if len(r.Headers) > 0 {
 		m.Headers = make([]api.HeaderPair, len(r.Headers))
 		for i, h := range r.Headers {
 			m.Headers[i].Name = h.Key
-			m.Headers[i].Value, m.Headers[i].Value64 = textOrBase64(h.Value)
+			m.Headers[i].Value, m.Headers[i].Value64 = textOrBase64(h.Value, new(string))
 		}
 	}
 	return m
 }
 
-// textOrBase64 returns at most one of both; neither for nil.
-func textOrBase64(b []byte) (text, base *string) {
+// texts has room for what a message points to.
+type texts struct{ key, value string }
+
+// textOrBase64 writes bytes into a text and returns it as the one or the other;
+// as neither for nil. The text is the bytes themselves and no copy where it can
+// be: nobody changes a record.
+func textOrBase64(b []byte, to *string) (text, base *string) {
 	if b == nil {
 		return nil, nil
 	}
 	if utf8.Valid(b) {
-		s := string(b)
-		return &s, nil
+		*to = unsafe.String(unsafe.SliceData(b), len(b))
+		return to, nil
 	}
-	s := base64.StdEncoding.EncodeToString(b)
-	return nil, &s
+	*to = base64.StdEncoding.EncodeToString(b)
+	return nil, to
 }
 
 // sizeOf is what a record counts for against the byte budgets.

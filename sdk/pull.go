@@ -71,9 +71,13 @@ func (c *Client) Nack(ctx context.Context, group, topic string, delay time.Durat
 	return c.receipts(ctx, group, topic, "nack", body)
 }
 
-// Extend makes leases end that long from now.
+// Extend makes leases end that long from now; 0 is the group's lease.
 func (c *Client) Extend(ctx context.Context, group, topic string, lease time.Duration, receipts ...string) (api.ReceiptResponse, error) {
-	return c.receipts(ctx, group, topic, "extend", api.Receipts{Receipts: receipts, Lease: lease.String()})
+	body := api.Receipts{Receipts: receipts}
+	if lease > 0 {
+		body.Lease = lease.String()
+	}
+	return c.receipts(ctx, group, topic, "extend", body)
 }
 
 func (c *Client) receipts(ctx context.Context, group, topic, verb string, body api.Receipts) (api.ReceiptResponse, error) {

@@ -1,0 +1,108 @@
+package sdk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sidestream/sdk/api"
+)
+
+// keepEvery is the least time between two rounds of extensions.
+const keepEvery = 10 * time.Millisecond
+
+// keep extends the leases of what waits and what is being handled when a third
+// of them has passed, until all workers have ended.
+func (k *consumer) keep(ctx context.Context, worked <-chan struct{}) {
+	for {
+		receipts, next := k.expiring(time.Now())
+		if len(receipts) > 0 {
+			next = max(keepEvery, next)
+			if err := k.extend(ctx, receipts); err != nil {
+				k.tell(err)
+			}
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-timer.C:
+		case <-k.toKeep:
+		case <-worked:
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// expiring are the receipts whose leases are to be extended now, and how long
+// until the next are.
+func (k *consumer) expiring(now time.Time) (receipts map[string]*held, next time.Duration) {
+	next = time.Hour
+	receipts = map[string]*held{}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, h := range k.lanes.held {
+		if h.lease <= 0 || h.state == running && k.o.HandlerTimeout > 0 && now.Sub(h.handing) > k.o.HandlerTimeout {
+			continue
+		}
+		// Those that are due a little later go along.
+		left := h.until.Sub(now) - h.lease*2/3
+		if left > h.lease/20 {
+			next = min(next, left)
+			continue
+		}
+		// Until an answer is there, soon again.
+		next = min(next, h.lease/6)
+		for _, r := range h.receipts() {
+			receipts[r] = h
+		}
+	}
+	return receipts, next
+}
+
+func (k *consumer) extend(ctx context.Context, held map[string]*held) error {
+	receipts := make([]string, 0, len(held))
+	for r := range held {
+		receipts = append(receipts, r)
+	}
+	call, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	answer, err := k.client.Extend(call, k.group, k.topic, k.o.Lease, receipts...)
+	if err != nil && len(answer.Results) == 0 {
+		return fmt.Errorf("extending %d leases: %w", len(receipts), err)
+	}
+	now := time.Now()
+	var failure error
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range answer.Results {
+		h := held[r.Receipt]
+		switch {
+		case h == nil:
+		case r.Error == nil && slices.Contains(h.receipts(), r.Receipt):
+			h.extended(r, now)
+		case r.Error == nil: // it has come again meanwhile
+		case settledBy(r.Error):
+			for _, d := range k.lanes.lose(h, r.Receipt) {
+				k.backs = append(k.backs, giveBack{held: d})
+			}
+		default:
+			failure = fmt.Errorf("extending the lease of message %s: %w", h.message.ID, r.Error)
+		}
+	}
+	if len(k.backs) > 0 {
+		poke(k.toSend)
+	}
+	return failure
+}
+
+// extended notes the new end of a lease.
+func (h *held) extended(r api.ReceiptResult, now time.Time) {
+	if r.LeaseUntil != nil {
+		h.lease = r.LeaseUntil.Sub(now)
+		h.until = now.Add(h.lease)
+		return
+	}
+	h.until = now.Add(h.lease)
+}

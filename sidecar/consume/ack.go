@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"time"
+	"unicode/utf8"
+
+	"go.uber.org/zap"
 
 	"sidestream/discovery"
 	"sidestream/sdk/api"
@@ -18,8 +21,10 @@ func (m *Manager) Ack(ctx context.Context, group, topic string, r api.Receipts) 
 	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
 }
 
-// Nack gives messages back, to be delivered again after the delay together with
-// every unacknowledged message above them.
+// Nack gives messages back, to be delivered again after the delay; with them,
+// as far as the group's order binds them, every unacknowledged message of the
+// same pull above them. Its error is kept for whoever looks at the message when
+// its attempts are used up.
 func (m *Manager) Nack(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error) {
 	delay := time.Duration(0)
 	if r.Delay != "" {
@@ -29,7 +34,7 @@ func (m *Manager) Nack(ctx context.Context, group, topic string, r api.Receipts)
 		}
 		delay = d
 	}
-	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome { return o.nack(rs, delay) })
+	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome { return o.refuse(ctx, rs, delay, r.Error) })
 }
 
 // maxDelay is the longest that a nack may put a message off.
@@ -185,11 +190,32 @@ func (o *owner) ackHanded(ctx context.Context, h handed) *api.Error {
 	return nil
 }
 
+// maxErrorText bounds what is kept of an application's error, in bytes.
+const maxErrorText = 1 << 10
+
+// cutText shortens a text to so many bytes without cutting a character.
+func cutText(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
+
 func (o *owner) nack(rs []receipt, delay time.Duration) []outcome {
+	return o.refuse(context.Background(), rs, delay, "")
+}
+
+// refuse gives messages back. The attempts that were spent and the delay are on
+// this host's disk when it returns.
+func (o *owner) refuse(ctx context.Context, rs []receipt, delay time.Duration, why string) []outcome {
 	outs := make([]outcome, len(rs))
 	byLease := map[uint64][]int{}
 	good := 0
 	now := time.Now()
+	why = cutText(why, maxErrorText)
 	o.mu.Lock()
 	for i, r := range rs {
 		if outs[i].err = o.mine(r); outs[i].err == nil {
@@ -201,7 +227,7 @@ func (o *owner) nack(rs []receipt, delay time.Duration) []outcome {
 		for j, i := range is {
 			nacked[j] = rs[i].offset
 		}
-		_, errs := o.win.Nack(now, lease, nacked, delay)
+		_, errs := o.win.Nack(now, lease, nacked, delay, why)
 		for j, i := range is {
 			if outs[i].err = windowError(errs[j]); outs[i].err == nil {
 				good++
@@ -218,11 +244,14 @@ func (o *owner) nack(rs []receipt, delay time.Duration) []outcome {
 		return outs
 	}
 	m := o.s.g.m
-	// The attempt and the delay survive a takeover, though not a power cut.
-	m.checkpointer.Mark(o.key, generation, p)
 	m.metrics.nacked.WithLabelValues(o.key.Group, o.key.Topic).Add(float64(good))
 	kick(o.poke)
 	o.s.wake()
+	if err := m.local.Merge(ctx, o.key, p); err != nil {
+		// The messages come again all the same, perhaps too early after a restart.
+		o.log.Warn("a nack is not in the local store", zap.Error(err))
+	}
+	m.checkpointer.Mark(o.key, generation, p)
 	return outs
 }
 

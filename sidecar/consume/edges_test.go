@@ -111,7 +111,7 @@ func TestConfigure(t *testing.T) {
 	a := l.host("a")
 	zero, most := 0, 1001
 	for _, c := range []api.GroupConfig{
-		{Order: "key"}, {Order: "none"}, {Order: "chaos"}, {Lease: "soon"}, {Lease: "1ms"}, {MaxAttempts: &most},
+		{Order: "chaos"}, {Lease: "soon"}, {Lease: "1ms"}, {MaxAttempts: &most},
 		{Exclusive: "very"}, {From: "never"}, {Dead: "dead g"}, {Unreadable: "mend"},
 	} {
 		_, err := a.m.Configure(t.Context(), "g", c)

@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -93,6 +94,11 @@ func (o *owner) run(ctx context.Context) {
 		case orderBounds:
 			o.applyBounds(ctx)
 			continue
+		case orderReorder:
+			if !o.reorder(ctx) {
+				return
+			}
+			continue
 		}
 		select {
 		case <-ctx.Done():
@@ -110,11 +116,12 @@ const (
 	orderRetake
 	orderSeek
 	orderBounds
+	orderReorder
 )
 
 // next is what run has to do.
 func (o *owner) next() order {
-	wanted := o.s.wantedEpoch()
+	wanted, order := o.s.wantedEpoch(), orderOf(o.s.g.settings())
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -126,6 +133,8 @@ func (o *owner) next() order {
 		return orderSeek
 	case o.boundsDue:
 		return orderBounds
+	case o.win != nil && o.win.Order() != order:
+		return orderReorder
 	}
 	return orderNone
 }
@@ -174,6 +183,39 @@ func (o *owner) finish() {
 	o.s.g.m.outage.works(o.key.String())
 	o.s.wake() // its answer may be another now
 	kick(o.s.g.poke)
+}
+
+// orderOf is the order that a group's settings name.
+func orderOf(c discovery.GroupConfig) window.Order {
+	if c.Order == "" {
+		return window.OrderPartition
+	}
+	return window.Order(c.Order)
+}
+
+// reorder goes on in another order of delivery: hand out no more, wait a bounded
+// time for the acks of what is out, and take the partition anew, since what is
+// out still must not be mixed with what the new order hands out. False when ctx
+// is over or the partition is no longer wanted.
+func (o *owner) reorder(ctx context.Context) bool {
+	m := o.s.g.m
+	o.mu.Lock()
+	o.state = stateReleasing
+	o.mu.Unlock()
+	o.awaitAcks(ctx, m.cfg.ReleaseWait)
+	o.mu.Lock()
+	p, generation, released := o.win.Position(), o.generation, o.release
+	o.mu.Unlock()
+	if released {
+		return true
+	}
+	if err := m.local.Merge(ctx, o.key, p); err != nil {
+		o.log.Warn("the position is not in the local store", zap.Error(err))
+	}
+	m.checkpointer.Mark(o.key, generation, p)
+	o.log.Info("the group's order has changed", zap.String("order", string(orderOf(o.s.g.settings()))))
+	o.stopReading()
+	return o.take(ctx)
 }
 
 // install begins delivery at a position.
@@ -240,6 +282,10 @@ func topicID(uuid string) (id [16]byte) {
 	return id
 }
 
+// keySeed makes the hashes of keys this process's own: nobody can choose keys
+// that share one.
+var keySeed = maphash.MakeSeed()
+
 // room implements sink.
 func (o *owner) room() (offset int64, bytes int) {
 	o.mu.Lock()
@@ -247,12 +293,10 @@ func (o *owner) room() (offset int64, bytes int) {
 	if o.state != stateOwned || o.win == nil || o.boundsDue {
 		return 0, 0
 	}
-	messages, bytes := o.win.Room()
-	// Wait for a good part to be free: fetches of single messages cost as much
-	// as those of hundreds.
-	if cfg := o.s.g.m.cfg; messages < (cfg.PrefetchCount+3)/4 || bytes < (cfg.PrefetchBytes+3)/4 {
+	if o.win.Full() {
 		return 0, 0
 	}
+	_, bytes = o.win.Room()
 	return o.win.Next(), bytes
 }
 
@@ -260,7 +304,10 @@ func (o *owner) room() (offset int64, bytes int) {
 func (o *owner) accept(offset int64, part kgo.FetchPartition, next int64) {
 	f := window.Fetched[*kgo.Record]{Next: next, LeaderEpoch: -1, Records: make([]window.Record[*kgo.Record], len(part.Records))}
 	for i, r := range part.Records {
-		f.Records[i] = window.Record[*kgo.Record]{Offset: r.Offset, Size: sizeOf(r), Ref: r}
+		f.Records[i] = window.Record[*kgo.Record]{Offset: r.Offset, Size: sizeOf(r), Ref: r, Keyed: r.Key != nil}
+		if r.Key != nil {
+			f.Records[i].Key = maphash.Bytes(keySeed, r.Key)
+		}
 		f.LeaderEpoch = r.LeaderEpoch
 	}
 	o.mu.Lock()
@@ -390,13 +437,19 @@ func (o *owner) look(now time.Time, position bool) view {
 
 // tick ends leases that are over.
 func (o *owner) tick(now time.Time) view {
+	order := orderOf(o.s.g.settings())
 	o.mu.Lock()
 	var expired []int64
+	reorder := false
 	if o.win != nil {
 		expired = o.win.Expire(now)
+		reorder = o.state == stateOwned && o.win.Order() != order
 	}
 	v := o.look(now, false)
 	o.mu.Unlock()
+	if reorder {
+		kick(o.poke)
+	}
 	if len(expired) > 0 {
 		o.s.g.m.metrics.expired.WithLabelValues(o.key.Group, o.key.Topic).Add(float64(len(expired)))
 		o.log.Debug("lease is over", zap.Int64s("offsets", expired))

@@ -2,6 +2,7 @@ package window
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"sidestream/sidecar/offsets"
@@ -25,6 +26,8 @@ func (w *Window[R]) Add(f Fetched[R]) error {
 	if last >= f.Next {
 		return fmt.Errorf("window: record offset %d is not below the next fetch offset %d", last, f.Next)
 	}
+	var free []lane[R]
+	var made []message[R]
 	at := w.next
 	for _, r := range f.Records {
 		if r.Offset < w.next {
@@ -32,9 +35,14 @@ func (w *Window[R]) Add(f Fetched[R]) error {
 		}
 		w.pos.AckRange(at, r.Offset)
 		at = r.Offset + 1
-		if !w.pos.IsAcked(r.Offset) {
-			w.push(r)
+		if w.pos.IsAcked(r.Offset) {
+			continue
 		}
+		if len(made) == 0 {
+			made = make([]message[R], slab)
+		}
+		w.push(r, &made[0], w.laneOf(r, &free))
+		made = made[1:]
 	}
 	w.pos.AckRange(at, f.Next)
 	w.next = f.Next
@@ -44,30 +52,42 @@ func (w *Window[R]) Add(f Fetched[R]) error {
 	return nil
 }
 
+// farthest is a time that is put off to at most, whatever was stored.
+var farthest = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // push appends a message, with what is known of it from before.
-func (w *Window[R]) push(r Record[R]) {
-	m := message[R]{offset: r.Offset, size: r.Size, ref: r.Ref}
+func (w *Window[R]) push(r Record[R], m *message[R], l *lane[R]) {
+	m.offset, m.size, m.ref = r.Offset, r.Size, r.Ref
 	if r.Offset < w.restore {
-		m.spent = 1
+		m.spent, m.guessed = 1, true
 	}
 	if t, ok := w.pos.Retry(r.Offset); ok {
+		m.guessed = m.guessed && t.Attempt == 0
 		m.spent = max(m.spent, t.Attempt)
-		m.notBefore = t.NotBefore
+		if m.notBefore = t.NotBefore; m.notBefore.After(farthest) {
+			m.notBefore = farthest
+		}
 		// Only a nack leaves a time; one that failed again and again goes on
 		// being handed out with nothing behind it.
 		m.alone = m.spent >= isolateAfter && !t.NotBefore.IsZero()
+		w.note(m)
 	}
 	w.msgs = append(w.msgs, m)
 	w.waiting++
 	w.bytes += m.size
+	first := l.first == nil
+	l.push(m)
+	if first {
+		w.place(l)
+	}
 }
 
 // SkipTo gives up everything below offset: the log's start has moved above it.
 // It returns how many messages that were held and how many offsets that were
 // not yet fetched are given up. The next fetch begins at offset or above.
 func (w *Window[R]) SkipTo(offset int64) (held int, unfetched int64) {
-	for i := range w.msgs {
-		if m := &w.msgs[i]; m.offset < offset && !m.done {
+	for _, m := range w.msgs {
+		if m.offset < offset && !m.done {
 			w.settle(m)
 			held++
 		}
@@ -87,12 +107,11 @@ func (w *Window[R]) Position() offsets.Position {
 	// Retries of messages not fetched yet stay as they were restored; of those
 	// held the window knows better.
 	var rs []offsets.Retry
-	for i := range w.msgs {
-		m := &w.msgs[i]
+	for _, m := range w.tried {
 		if m.offset >= w.pos.HandOut || len(rs) == offsets.MaxRetries {
 			break
 		}
-		if !m.done && (m.spent > 1 || !m.notBefore.IsZero()) {
+		if m.spent > 1 || !m.notBefore.IsZero() {
 			rs = append(rs, offsets.Retry{Offset: m.offset, Attempt: m.spent, NotBefore: m.notBefore})
 		}
 	}
@@ -105,19 +124,41 @@ func (w *Window[R]) Position() offsets.Position {
 	return p
 }
 
+// note remembers that there is more to store of a message than the hand-out edge
+// tells.
+func (w *Window[R]) note(m *message[R]) {
+	if m.noted {
+		return
+	}
+	m.noted = true
+	if n := len(w.tried); n == 0 || w.tried[n-1].offset < m.offset {
+		w.tried = append(w.tried, m)
+		return
+	}
+	i, _ := slices.BinarySearchFunc(w.tried, m.offset, byOffset[R])
+	w.tried = slices.Insert(w.tried, i, m)
+}
+
+func (w *Window[R]) unnote(m *message[R]) {
+	if !m.noted {
+		return
+	}
+	m.noted = false
+	if i, ok := slices.BinarySearchFunc(w.tried, m.offset, byOffset[R]); ok {
+		w.tried = slices.Delete(w.tried, i, i+1)
+	}
+}
+
+func byOffset[R any](m *message[R], offset int64) int { return int(m.offset - offset) }
+
 // NextWake is the next time at which something happens by itself: a lease ends,
 // or a message that was put off comes due. ok is false when nothing is awaited.
 func (w *Window[R]) NextWake(now time.Time) (at time.Time, ok bool) {
-	for _, l := range w.leases {
-		if !ok || l.until.Before(at) {
-			at, ok = l.until, true
-		}
+	if l := w.out.lowest(); l != nil {
+		at, ok = l.until, true
 	}
-	if ok {
-		return at, true
+	if l := w.later.lowest(); l != nil && l.first.notBefore.After(now) && (!ok || l.first.notBefore.Before(at)) {
+		at, ok = l.first.notBefore, true
 	}
-	if m := w.head(); m != nil && m.notBefore.After(now) {
-		return m.notBefore, true
-	}
-	return time.Time{}, false
+	return at, ok
 }

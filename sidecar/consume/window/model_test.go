@@ -14,17 +14,76 @@ import (
 // model is the naive opposite: a list of all messages of the log, each with
 // what happened to it, and rules written as loops over it.
 type model struct {
-	exists  []bool // by offset: a gap otherwise
-	acked   []bool // or known to be a gap
-	tries   []int
-	due     []time.Time
-	lease   []uint64 // out under; 0: not
-	last    []uint64
+	order    Order
+	attempts int // most that are allowed; 0: any number
+
+	exists    []bool // by offset: a gap otherwise
+	lane      []int  // that the message stands in
+	acked     []bool // or known to be a gap
+	tries     []int
+	guessed   []bool // tries is a guess
+	due       []time.Time
+	lease     []uint64 // out under; 0: not
+	last      []uint64
+	diverting []bool
+	blocked   []bool
+
+	until  map[int]time.Time // by lane: end of the lease that is out
+	blocks map[int]int64     // by lane: messages at or above wait until all below that were handed out are acknowledged
+
 	fetched int64
-	until   time.Time // of the lease that is out
 	no      uint64
-	blocks  int64 // messages at or above wait until all below that were handed out are acknowledged
 	edge    int64 // one past the highest hand-out
+	restore int64 // the edge that this owner began with
+}
+
+func newModel(t *rapid.T, order Order) *model {
+	size := rapid.IntRange(1, 40).Draw(t, "log")
+	m := &model{
+		order: order, attempts: rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(t, "most attempts"),
+		exists: make([]bool, size), lane: make([]int, size), acked: make([]bool, size), tries: make([]int, size),
+		guessed: make([]bool, size), due: make([]time.Time, size), lease: make([]uint64, size), last: make([]uint64, size),
+		diverting: make([]bool, size), blocked: make([]bool, size),
+		until: map[int]time.Time{}, blocks: map[int]int64{},
+	}
+	for o := range size {
+		m.exists[o] = rapid.IntRange(0, 4).Draw(t, "gap") > 0
+		switch order {
+		case OrderKey:
+			// Keys are 1 to 3; a lane of its own, for a message without one, is
+			// negative.
+			if m.lane[o] = rapid.IntRange(0, 3).Draw(t, "key"); m.lane[o] == 0 {
+				m.lane[o] = -1 - o
+			}
+		case OrderNone:
+			m.lane[o] = -1 - o
+		}
+	}
+	return m
+}
+
+func (m *model) window(t *rapid.T, p offsets.Position) *Window[int64] {
+	w, err := New[int64](p, Config{Order: m.order, MaxMessages: 64, MaxAttempts: m.attempts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (m *model) size() int64 { return int64(len(m.exists)) }
+
+func (m *model) record(o int64) Record[int64] {
+	return Record[int64]{Offset: o, Size: 7, Ref: o, Key: uint64(m.lane[o]), Keyed: m.order == OrderKey && m.lane[o] > 0}
+}
+
+// isOut says whether something of a lane is out.
+func (m *model) isOut(lane int) bool {
+	for o, no := range m.lease {
+		if no != 0 && m.lane[o] == lane {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *model) out() (offs []int64) {
@@ -45,17 +104,46 @@ func (m *model) unacked() (offs []int64) {
 	return offs
 }
 
-// giveBack returns what is out from an offset on.
-func (m *model) giveBack(from int64) (offs []int64) {
-	for _, o := range m.out() {
-		if o >= from {
-			m.lease[o] = 0
-			m.blocks = max(m.blocks, o+1)
+// heads are the lowest messages of the lanes that have any, by offset.
+func (m *model) heads() (offs []int64) {
+	seen := map[int]bool{}
+	for _, o := range m.unacked() {
+		if !seen[m.lane[o]] {
+			seen[m.lane[o]] = true
 			offs = append(offs, o)
 		}
 	}
 	return offs
 }
+
+func (m *model) exhausted(o int64) bool {
+	return m.attempts > 0 && m.tries[o] >= m.attempts && !m.guessed[o]
+}
+
+// giveBack returns what is out of a lane from an offset on.
+func (m *model) giveBack(lane int, from int64) (offs []int64) {
+	for _, o := range m.out() {
+		if o >= from && m.lane[o] == lane {
+			m.lease[o] = 0
+			m.blocks[lane] = max(m.blocks[lane], o+1)
+			offs = append(offs, o)
+		}
+	}
+	return offs
+}
+
+// expire returns what is out under leases that are over.
+func (m *model) expire(now time.Time) (offs []int64) {
+	for _, o := range m.out() {
+		if m.lease[o] != 0 && !m.until[m.lane[o]].After(now) {
+			offs = append(offs, m.giveBack(m.lane[o], 0)...)
+		}
+	}
+	slices.Sort(offs)
+	return offs
+}
+
+func (m *model) settle(o int64) { m.acked[o], m.lease[o] = true, 0 }
 
 // check compares all that can be seen of the window.
 func (m *model) check(t *rapid.T, w *Window[int64], now time.Time) {
@@ -68,6 +156,9 @@ func (m *model) check(t *rapid.T, w *Window[int64], now time.Time) {
 	low := m.fetched
 	if len(unacked) > 0 {
 		low = unacked[0]
+		if o, ref, ok := w.Oldest(); o != low || ref != low || !ok {
+			t.Fatalf("oldest is %d, %d, %v; want %d", o, ref, ok, low)
+		}
 	}
 	if p.Low < low || len(unacked) > 0 && p.Low != low {
 		t.Fatalf("low %d, want %d", p.Low, low)
@@ -75,7 +166,7 @@ func (m *model) check(t *rapid.T, w *Window[int64], now time.Time) {
 	if p.HandOut < p.Low || p.HandOut != max(m.edge, p.Low) {
 		t.Fatalf("hand-out edge %d, want %d", p.HandOut, max(m.edge, p.Low))
 	}
-	for o := range int64(len(m.exists)) {
+	for o := range m.size() {
 		if o >= low && p.IsAcked(o) != m.acked[o] {
 			t.Fatalf("offset %d in %+v: acked %v, want %v", o, p, p.IsAcked(o), m.acked[o])
 		}
@@ -84,65 +175,110 @@ func (m *model) check(t *rapid.T, w *Window[int64], now time.Time) {
 			if got := max(1, r.Attempt); ok && r.Attempt != m.tries[o] || got != max(1, m.tries[o]) {
 				t.Fatalf("offset %d was handed out %d times, its retry is %+v", o, m.tries[o], r)
 			}
+			if m.due[o].After(now) && !r.NotBefore.Equal(m.due[o]) {
+				t.Fatalf("offset %d was put off until %v, its retry is %+v", o, m.due[o], r)
+			}
+		}
+	}
+	ready, stuck, wakes := false, false, time.Time{}
+	wake := func(at time.Time) {
+		if wakes.IsZero() || at.Before(wakes) {
+			wakes = at
+		}
+	}
+	for _, o := range m.heads() {
+		switch lane := m.lane[o]; {
+		case m.isOut(lane):
+			ready = ready || !m.until[lane].After(now)
+			wake(m.until[lane])
+		case m.exhausted(o):
+			stuck = stuck || m.blocked[o]
+		case m.due[o].After(now):
+			wake(m.due[o])
+		default:
+			ready = true
 		}
 	}
 	why := AtEnd
 	switch {
-	case len(out) > 0 && m.until.After(now):
-		why = InFlightFull
-	case len(unacked) > 0 && m.due[unacked[0]].After(now):
-		why = Delayed
-	case len(unacked) > 0:
+	case ready:
 		why = Ready
+	case stuck:
+		why = DeadBlocked
+	case len(out) > 0 && (m.order == OrderPartition || len(out) < len(unacked)):
+		why = InFlightFull
+	case len(out) < len(unacked):
+		why = Delayed
 	}
 	if got := w.Why(now); got != why {
 		t.Fatalf("why %v, want %v", got, why)
 	}
-	wake, ok := w.NextWake(now)
-	switch {
-	case len(out) > 0 && (!ok || !wake.Equal(m.until)):
-		t.Fatalf("wakes at %v, %v; the lease ends at %v", wake, ok, m.until)
-	case len(out) == 0 && ok != (why == Delayed):
-		t.Fatalf("wakes at %v, %v, and why is %v", wake, ok, why)
+	if at, ok := w.NextWake(now); ok != !wakes.IsZero() || ok && !at.Equal(wakes) {
+		t.Fatalf("wakes at %v, %v; want %v", at, ok, wakes)
 	}
 }
 
 // took checks a batch against the rules and notes it.
 func (m *model) took(t *rapid.T, hs []Handout[int64], now time.Time, limit, bytes int, lease time.Duration) {
-	if m.until.After(now) && len(m.out()) > 0 {
-		if len(hs) > 0 {
-			t.Fatalf("%v handed out while %v are", hs, m.out())
-		}
-		return
-	}
-	unacked := m.unacked()
-	if len(hs) == 0 {
-		if len(unacked) > 0 && !m.due[unacked[0]].After(now) && limit > 0 {
-			t.Fatalf("nothing was handed out, and %d is due", unacked[0])
-		}
-		return
-	}
 	if len(hs) > limit || bytes > 0 && len(hs) > 1 && 7*len(hs) > bytes {
 		t.Fatalf("%d messages for a limit of %d and %d bytes", len(hs), limit, bytes)
 	}
-	m.no, m.until = hs[0].LeaseNo, now.Add(lease)
-	for i, h := range hs {
-		// In order from the lowest, none left out: so none skipped.
-		if h.Offset != unacked[i] || h.Ref != h.Offset {
-			t.Fatalf("hand-out %d is offset %d (%d), want %d", i, h.Offset, h.Ref, unacked[i])
+	// A lane that repeats what failed may end before its turn is over: its
+	// batches are narrowed.
+	begun := map[int]int64{} // by lane: the first that this lease takes
+	mayEnd := func(o int64) bool {
+		first, ok := begun[m.lane[o]]
+		return ok && first < m.blocks[m.lane[o]]
+	}
+	next := func() (offs []int64) { // what may come next, by offset
+		seen := map[int]bool{}
+		for _, o := range m.unacked() {
+			lane := m.lane[o]
+			first, ours := begun[lane]
+			if seen[lane] || ours && m.lease[o] == m.no {
+				continue
+			}
+			seen[lane] = true
+			if !ours && m.isOut(lane) || m.due[o].After(now) || m.exhausted(o) ||
+				ours && first < m.blocks[lane] && o >= m.blocks[lane] {
+				continue
+			}
+			offs = append(offs, o)
 		}
-		if m.acked[h.Offset] || m.due[h.Offset].After(now) {
-			t.Fatalf("offset %d is acked or not due", h.Offset)
+		return offs
+	}
+	if len(hs) > 0 {
+		m.no++
+	}
+	for _, h := range hs {
+		found := false
+		for _, o := range next() {
+			if found = o == h.Offset; found || !mayEnd(o) {
+				break
+			}
 		}
-		if hs[0].Offset < m.blocks && h.Offset >= m.blocks {
-			t.Fatalf("offset %d follows a failed %d", h.Offset, hs[0].Offset)
+		if !found {
+			t.Fatalf("%d was handed out, and the next are %v", h.Offset, next())
+		}
+		lane := m.lane[h.Offset]
+		if _, ok := begun[lane]; !ok {
+			begun[lane] = h.Offset
 		}
 		m.tries[h.Offset]++
-		if h.Attempt != m.tries[h.Offset] || h.LeaseNo != m.no || !h.LeaseUntil.Equal(m.until) {
-			t.Fatalf("%+v: want attempt %d under lease %d to %v", h, m.tries[h.Offset], m.no, m.until)
+		m.guessed[h.Offset] = false
+		m.until[lane] = now.Add(lease)
+		if h.Attempt != m.tries[h.Offset] || h.LeaseNo != m.no || !h.LeaseUntil.Equal(m.until[lane]) || h.Ref != h.Offset {
+			t.Fatalf("%+v: want attempt %d under lease %d to %v", h, m.tries[h.Offset], m.no, m.until[lane])
 		}
 		m.lease[h.Offset], m.last[h.Offset] = m.no, m.no
 		m.edge = max(m.edge, h.Offset+1)
+	}
+	if len(hs) < limit && (bytes == 0 || len(hs) == 0) {
+		for _, o := range next() {
+			if !mayEnd(o) {
+				t.Fatalf("%d was not handed out, and nothing is against it", o)
+			}
+		}
 	}
 }
 
@@ -173,203 +309,277 @@ func (m *model) wantLeased(no uint64, o int64) error {
 	return ErrLeaseLost
 }
 
+// divert lists what is exhausted.
+func (m *model) divert(t *rapid.T, w *Window[int64], now time.Time) (list []int64) {
+	got := w.Exhausted(now)
+	m.expire(now)
+	for _, o := range m.heads() {
+		if m.exhausted(o) && !m.isOut(m.lane[o]) && !m.diverting[o] {
+			m.diverting[o], m.blocked[o] = true, false
+			list = append(list, o)
+		}
+	}
+	for i, e := range got {
+		if i >= len(list) || e.Offset != list[i] || e.Ref != list[i] || e.Attempt != m.tries[e.Offset] || e.Reason != ReasonMaxAttempts {
+			t.Fatalf("exhausted are %+v, want %v", got, list)
+		}
+	}
+	if len(got) != len(list) {
+		t.Fatalf("exhausted are %+v, want %v", got, list)
+	}
+	return list
+}
+
 // TestPropertyAgainstTheModel: whatever comes in whatever order, nothing that
-// was acknowledged is delivered, nothing is skipped, order holds, one lease is
-// out, and in the end all is delivered and acknowledged.
+// was acknowledged is delivered, nothing is skipped, order holds within a lane,
+// lanes do not wait for each other, of each one lease is out, what has used up
+// its attempts is diverted and not delivered, and in the end all is delivered or
+// diverted.
 func TestPropertyAgainstTheModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		size := rapid.Int64Range(1, 40).Draw(t, "log")
-		m := &model{
-			exists: make([]bool, size), acked: make([]bool, size), tries: make([]int, size), due: make([]time.Time, size),
-			lease: make([]uint64, size), last: make([]uint64, size),
+	for _, order := range []Order{OrderPartition, OrderKey, OrderNone} {
+		t.Run(string(order), rapid.MakeCheck(func(t *rapid.T) { againstTheModel(t, newModel(t, order)) }))
+	}
+}
+
+func againstTheModel(t *rapid.T, m *model) {
+	size := m.size()
+	w := m.window(t, offsets.Position{Topic: "T"})
+	now := t0
+	fetch := func(to int64) {
+		// A fetch may begin before what was asked for.
+		from := max(0, m.fetched-int64(rapid.IntRange(0, 2).Draw(t, "before")))
+		f := Fetched[int64]{Next: to}
+		for o := from; o < to; o++ {
+			if m.exists[o] {
+				f.Records = append(f.Records, m.record(o))
+			}
 		}
-		for o := range m.exists {
-			m.exists[o] = rapid.IntRange(0, 4).Draw(t, "gap") > 0
-		}
-		w, err := New[int64](offsets.Position{Topic: "T"}, Config{MaxMessages: 64})
-		if err != nil {
+		if err := w.Add(f); err != nil {
 			t.Fatal(err)
 		}
-		now := t0
-		fetch := func(to int64) {
-			// A fetch may begin before what was asked for.
-			from := max(0, m.fetched-int64(rapid.IntRange(0, 2).Draw(t, "before")))
-			f := Fetched[int64]{Next: to}
-			for o := from; o < to; o++ {
-				if m.exists[o] {
-					f.Records = append(f.Records, Record[int64]{Offset: o, Size: 7, Ref: o})
-				}
-			}
-			if err := w.Add(f); err != nil {
-				t.Fatal(err)
-			}
-			m.fetched = to
-			for o := range to {
-				m.acked[o] = m.acked[o] || !m.exists[o]
-			}
+		m.fetched = to
+		for o := range to {
+			m.acked[o] = m.acked[o] || !m.exists[o]
 		}
-		offset := func() int64 { return rapid.Int64Range(0, size-1).Draw(t, "offset") }
-		number := func() uint64 {
-			return uint64(max(0, int64(m.no)-int64(rapid.IntRange(-1, 2).Draw(t, "older lease"))))
+	}
+	offset := func() int64 { return rapid.Int64Range(0, size-1).Draw(t, "offset") }
+	number := func() uint64 {
+		return uint64(max(0, int64(m.no)-int64(rapid.IntRange(-1, 2).Draw(t, "older lease"))))
+	}
+	// what is a message and a lease number: mostly one that fits the other.
+	what := func() (no uint64, o int64) {
+		if out := m.out(); len(out) > 0 && rapid.IntRange(0, 3).Draw(t, "real") > 0 {
+			o = rapid.SampledFrom(out).Draw(t, "out")
+			return m.lease[o], o
 		}
-		expired := func() {
-			if len(m.out()) > 0 && !m.until.After(now) {
-				m.giveBack(0)
+		return number(), offset()
+	}
+	for range rapid.IntRange(1, 80).Draw(t, "steps") {
+		switch rapid.SampledFrom([]string{
+			"fetch", "fetch", "take", "take", "take", "ack", "ack", "ack", "ackall", "nack", "nack", "extend", "wait", "expire", "return", "again",
+			"divert", "divert", "skip", "restart",
+		}).Draw(t, "do") {
+		case "fetch":
+			fetch(rapid.Int64Range(m.fetched, size).Draw(t, "to"))
+		case "take":
+			limit := rapid.IntRange(0, 12).Draw(t, "max")
+			bytes := rapid.SampledFrom([]int{0, 0, 1, 20, 50}).Draw(t, "bytes")
+			hs := w.Take(now, limit, bytes, lease30)
+			m.expire(now)
+			m.took(t, hs, now, limit, bytes, lease30)
+		case "ack":
+			no, o := what()
+			wantAdded, wantErr := m.wantAck(no, o)
+			added, err := w.Ack(no, o)
+			if added != wantAdded || !errors.Is(err, wantErr) {
+				t.Fatalf("ack of %d under %d: %v, %v; want %v, %v", o, no, added, err, wantAdded, wantErr)
 			}
-		}
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{
-				"fetch", "fetch", "take", "take", "take", "ack", "ack", "ack", "ackall", "nack", "extend", "wait", "expire", "return", "skip", "restart",
-			}).Draw(t, "do") {
-			case "fetch":
-				fetch(rapid.Int64Range(m.fetched, size).Draw(t, "to"))
-			case "take":
-				limit := rapid.IntRange(0, 12).Draw(t, "max")
-				bytes := rapid.SampledFrom([]int{0, 0, 1, 20, 50}).Draw(t, "bytes")
-				hs := w.Take(now, limit, bytes, lease30)
-				expired()
-				m.took(t, hs, now, limit, bytes, lease30)
-			case "ack":
-				no, o := number(), offset()
-				wantAdded, wantErr := m.wantAck(no, o)
-				added, err := w.Ack(no, o)
-				if added != wantAdded || !errors.Is(err, wantErr) {
-					t.Fatalf("ack of %d under %d: %v, %v; want %v, %v", o, no, added, err, wantAdded, wantErr)
+			if added {
+				m.settle(o)
+			}
+		case "ackall":
+			for _, o := range m.out() {
+				if added, err := w.Ack(m.lease[o], o); !added || err != nil {
+					t.Fatalf("ack of %d: %v, %v", o, added, err)
 				}
-				if added {
-					m.acked[o], m.lease[o] = true, 0
-				}
-			case "ackall":
-				for _, o := range m.out() {
-					if added, err := w.Ack(m.no, o); !added || err != nil {
-						t.Fatalf("ack of %d: %v, %v", o, added, err)
+				m.settle(o)
+			}
+		case "nack":
+			no, o := what()
+			offs := []int64{o, offset(), offset()}[:rapid.IntRange(1, 3).Draw(t, "nacks")]
+			delay := time.Duration(rapid.IntRange(-1, 3).Draw(t, "delay")) * 10 * time.Second
+			var want []error
+			lowest := map[int]int64{}
+			for _, o := range offs {
+				err := m.wantLeased(no, o)
+				if want = append(want, err); err == nil {
+					if at, ok := lowest[m.lane[o]]; !ok || o < at {
+						lowest[m.lane[o]] = o
 					}
-					m.acked[o], m.lease[o] = true, 0
+					m.due[o] = now.Add(max(0, delay))
 				}
-			case "nack":
-				no := number()
-				offs := []int64{offset(), offset(), offset()}[:rapid.IntRange(1, 3).Draw(t, "nacks")]
-				if out := m.out(); len(out) > 0 && rapid.Bool().Draw(t, "real") {
-					no, offs[0] = m.no, rapid.SampledFrom(out).Draw(t, "nacked")
+			}
+			var returned []int64
+			for lane, from := range lowest {
+				returned = append(returned, m.giveBack(lane, from)...)
+			}
+			slices.Sort(returned)
+			back, errs := w.Nack(now, no, offs, delay, "")
+			if !slices.Equal(errs, want) || !slices.Equal(back, returned) {
+				t.Fatalf("nack of %v under %d: %v, %v; want %v, %v", offs, no, back, errs, returned, want)
+			}
+		case "extend":
+			no, o := what()
+			want := m.wantLeased(no, o)
+			longer := time.Duration(rapid.IntRange(0, 6).Draw(t, "lease")) * 10 * time.Second
+			until, errs := w.Extend(now, no, []int64{o}, longer)
+			lane := m.lane[o]
+			if want == nil && now.Add(longer).After(m.until[lane]) {
+				m.until[lane] = now.Add(longer)
+			}
+			if !errors.Is(errs[0], want) || want == nil && !until.Equal(m.until[lane]) {
+				t.Fatalf("extend of %d under %d: %v, %v; want %v", o, no, until, errs, want)
+			}
+		case "wait":
+			now = now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
+		case "expire":
+			want := m.expire(now)
+			if back := w.Expire(now); !slices.Equal(back, want) {
+				t.Fatalf("expired %v, want %v", back, want)
+			}
+		case "return":
+			no := number()
+			var want []int64
+			for _, o := range m.out() {
+				if m.lease[o] == no {
+					m.lease[o] = 0
+					m.tries[o]--
+					want = append(want, o)
 				}
-				delay := time.Duration(rapid.IntRange(-1, 3).Draw(t, "delay")) * 10 * time.Second
-				var want []error
-				lowest := size
-				for _, o := range offs {
-					err := m.wantLeased(no, o)
-					if want = append(want, err); err == nil {
-						lowest = min(lowest, o)
-						m.due[o] = now.Add(max(0, delay))
-					}
-				}
-				back, errs := w.Nack(now, no, offs, delay)
-				if !slices.Equal(errs, want) || !slices.Equal(back, m.giveBack(lowest)) {
-					t.Fatalf("nack of %v under %d: %v, %v; want %v", offs, no, back, errs, want)
-				}
-			case "extend":
-				no, o := number(), offset()
-				want := m.wantLeased(no, o)
-				longer := time.Duration(rapid.IntRange(0, 6).Draw(t, "lease")) * 10 * time.Second
-				until, errs := w.Extend(now, no, []int64{o}, longer)
-				if want == nil && now.Add(longer).After(m.until) {
-					m.until = now.Add(longer)
-				}
-				if !errors.Is(errs[0], want) || want == nil && !until.Equal(m.until) {
-					t.Fatalf("extend of %d under %d: %v, %v; want %v", o, no, until, errs, want)
-				}
-			case "wait":
-				now = now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
-			case "expire":
-				var want []int64
-				if !m.until.After(now) {
-					want = m.giveBack(0)
-				}
-				if back := w.Expire(now); !slices.Equal(back, want) {
-					t.Fatalf("expired %v, want %v", back, want)
-				}
-			case "return":
-				no := number()
-				var want []int64
-				if no == m.no {
-					blocks := m.blocks
-					want = m.giveBack(0)
-					m.blocks = blocks
-					for _, o := range want {
-						m.tries[o]--
-					}
-					// Of a message that was never handed out otherwise the edge
-					// is none.
-					if len(want) > 0 {
-						m.edge = 0
-						for o := range m.exists {
-							if m.tries[o] > 0 {
-								m.edge = int64(o) + 1
-							}
-						}
-					}
-				}
-				if back := w.Return(no); !slices.Equal(back, want) {
-					t.Fatalf("returned %v, want %v", back, want)
-				}
-			case "skip":
-				if rapid.IntRange(0, 3).Draw(t, "rarely") > 0 {
-					break
-				}
-				to := min(size, m.fetched+rapid.Int64Range(-3, 3).Draw(t, "to"))
-				for o := range to {
-					m.acked[o], m.lease[o] = true, 0
-				}
-				w.SkipTo(to)
-				m.fetched = max(m.fetched, to)
-			case "restart":
-				// Another owner takes over from the position as it is stored.
-				b, dropped := w.Position().Encode()
-				p, err := offsets.Decode(b)
-				if err != nil || dropped > 0 {
-					t.Fatalf("%d dropped, %v", dropped, err)
-				}
-				if w, err = New[int64](p, Config{MaxMessages: 64}); err != nil {
-					t.Fatal(err)
-				}
-				m.no, m.fetched, m.blocks = 0, p.Low, max(m.edge, p.Low)
-				m.edge = max(m.edge, p.Low)
-				clear(m.lease)
-				clear(m.last)
-				for o := range m.exists {
-					if int64(o) < m.edge {
-						m.tries[o] = max(1, m.tries[o])
+			}
+			if len(want) > 0 {
+				m.edge = m.restore
+				for _, o := range m.unacked() {
+					if m.tries[o] > 0 {
+						m.edge = max(m.edge, o+1)
 					}
 				}
 			}
-			m.check(t, w, now)
-		}
-		// A well-behaved application gets everything that is left.
-		for rounds := 0; ; rounds++ {
-			if m.fetched < size {
-				fetch(size)
+			if back := w.Return(no); !slices.Equal(back, want) {
+				t.Fatalf("returned %v, want %v", back, want)
 			}
-			if len(m.unacked()) == 0 {
+		case "again":
+			no, o := what()
+			offs := []int64{o}
+			for _, other := range m.out() {
+				if m.lease[other] == no && other != o {
+					offs = append(offs, other)
+				}
+			}
+			m.expire(now)
+			want := m.wantLeased(no, o) == nil
+			hs, ok := w.Again(now, no, offs, lease30)
+			if ok != want {
+				t.Fatalf("again of %v under %d: %v, want %v", offs, no, ok, want)
+			}
+			for _, h := range hs {
+				lane := m.lane[h.Offset]
+				if now.Add(lease30).After(m.until[lane]) {
+					m.until[lane] = now.Add(lease30)
+				}
+				if h.Attempt != m.tries[h.Offset] || h.LeaseNo != no || !h.LeaseUntil.Equal(m.until[lane]) || h.Ref != h.Offset {
+					t.Fatalf("again %+v", h)
+				}
+			}
+		case "divert":
+			m.divert(t, w, now)
+			for o, with := range m.diverting {
+				if !with || m.acked[o] {
+					continue
+				}
+				switch rapid.IntRange(0, 2).Draw(t, "fate") {
+				case 0:
+					if !w.Skip(int64(o)) {
+						t.Fatalf("%d cannot be skipped", o)
+					}
+					m.settle(int64(o))
+				case 1:
+					w.Retain(int64(o))
+					m.diverting[o], m.blocked[o] = false, true
+				}
+			}
+		case "skip":
+			if rapid.IntRange(0, 3).Draw(t, "rarely") > 0 {
 				break
 			}
-			if rounds > 200 {
-				t.Fatalf("no progress: %v are left", m.unacked())
+			to := min(size, m.fetched+rapid.Int64Range(-3, 3).Draw(t, "to"))
+			for o := range to {
+				m.settle(o)
 			}
-			if wake, ok := w.NextWake(now); ok && wake.After(now) {
-				now = wake
+			w.SkipTo(to)
+			m.fetched = max(m.fetched, to)
+		case "restart":
+			// Another owner takes over from the position as it is stored.
+			b, dropped := w.Position().Encode()
+			p, err := offsets.Decode(b)
+			if err != nil || dropped > 0 {
+				t.Fatalf("%d dropped, %v", dropped, err)
 			}
-			hs := w.Take(now, 10, 0, lease30)
-			expired()
-			m.took(t, hs, now, 10, 0, lease30)
-			for _, h := range hs {
-				if added, err := w.Ack(h.LeaseNo, h.Offset); !added || err != nil {
-					t.Fatalf("ack of %d: %v, %v", h.Offset, added, err)
+			w = m.window(t, p)
+			m.no, m.fetched = 0, p.Low
+			m.edge = max(m.edge, p.Low)
+			m.restore = m.edge
+			m.blocks = map[int]int64{}
+			clear(m.lease)
+			clear(m.last)
+			clear(m.diverting)
+			clear(m.blocked)
+			for o := range m.exists {
+				m.blocks[m.lane[o]] = m.edge
+				if int64(o) < m.edge {
+					m.guessed[o] = m.tries[o] <= 1 && m.due[o].IsZero()
+					m.tries[o] = max(1, m.tries[o])
 				}
-				m.acked[h.Offset], m.lease[h.Offset] = true, 0
 			}
-			m.check(t, w, now)
 		}
-		if p := w.Position(); p.Low != size || len(p.Acked) != 0 || len(p.Retries) != 0 {
-			t.Fatalf("in the end the position is %+v", p)
+		m.check(t, w, now)
+	}
+	// A well-behaved application gets everything that is left.
+	for rounds := 0; ; rounds++ {
+		if m.fetched < size {
+			fetch(size)
 		}
-	})
+		if len(m.unacked()) == 0 {
+			break
+		}
+		if rounds > 200 {
+			t.Fatalf("no progress: %v are left", m.unacked())
+		}
+		for o, with := range m.diverting {
+			if with && !m.acked[o] {
+				w.Retain(int64(o))
+				m.diverting[o], m.blocked[o] = false, true
+			}
+		}
+		for _, o := range m.divert(t, w, now) {
+			w.Skip(o)
+			m.settle(o)
+		}
+		if wake, ok := w.NextWake(now); ok && wake.After(now) && w.Why(now) != Ready {
+			now = wake
+		}
+		hs := w.Take(now, 10, 0, lease30)
+		m.expire(now)
+		m.took(t, hs, now, 10, 0, lease30)
+		for _, h := range hs {
+			if added, err := w.Ack(h.LeaseNo, h.Offset); !added || err != nil {
+				t.Fatalf("ack of %d: %v, %v", h.Offset, added, err)
+			}
+			m.settle(h.Offset)
+		}
+		m.check(t, w, now)
+	}
+	if p := w.Position(); p.Low != size || len(p.Acked) != 0 || len(p.Retries) != 0 {
+		t.Fatalf("in the end the position is %+v", p)
+	}
 }

@@ -1,6 +1,9 @@
 package window
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Out counts the messages that are out under a lease.
 func (w *Window[R]) Out(leaseNo uint64) int {
@@ -17,8 +20,10 @@ func (w *Window[R]) Prolong(leaseNo uint64, until time.Time) bool {
 	if l == nil {
 		return false
 	}
-	if until.After(l.until) {
-		l.until = until
+	for _, part := range l.lanes {
+		if part.out > 0 && part.lease == leaseNo {
+			w.prolong(part, until)
+		}
 	}
 	return true
 }
@@ -31,20 +36,22 @@ func (w *Window[R]) ReturnFrom(leaseNo uint64, from int64) (returned []int64) {
 	if l == nil {
 		return nil
 	}
-	barrier := w.barrier
-	returned = w.giveBack(l, from)
-	w.barrier = barrier // it was no failure: nothing is to be repeated first
-	for _, o := range returned {
-		w.find(o).spent--
-	}
-	// The hand-out edge falls back to the highest message that was handed out.
-	edge := max(w.restore, w.pos.Low)
-	for i := len(w.msgs) - 1; i >= 0; i-- {
-		if m := &w.msgs[i]; m.done || m.spent > 0 {
-			edge = max(edge, m.offset+1)
-			break
+	for _, part := range l.lanes {
+		if part.out == 0 || part.lease != leaseNo {
+			continue
 		}
+		barrier := part.barrier
+		back := w.giveBack(part, from)
+		part.barrier = barrier // it was no failure: nothing is to be repeated first
+		for _, m := range back {
+			m.spent--
+			returned = append(returned, m.offset)
+		}
+		w.place(part)
 	}
-	w.pos.HandOut = min(w.pos.HandOut, edge)
+	slices.Sort(returned)
+	if len(returned) > 0 {
+		w.pos.HandOut = min(w.pos.HandOut, w.edge())
+	}
 	return returned
 }

@@ -1,104 +1,130 @@
 package window
 
-import "time"
+import (
+	"math"
+	"sort"
+	"time"
+)
 
-// Take hands out messages under one new lease that ends at now+lease: at most
+// maxRanges is how many acknowledged ranges may stand between the low edge and
+// the hand-out edge before new messages wait for what is out: about so many fit
+// into what is stored in the coordination store, and what was acknowledged above
+// them would be repeated after a takeover.
+const maxRanges = 256
+
+// Take hands out messages under one new lease that ends at now+length: at most
 // max, and at most maxBytes of them (0: no limit) except that the first always
-// comes. Leases that are over have been expired first. It returns none when
-// there is nothing to hand out now: Why says why.
-func (w *Window[R]) Take(now time.Time, max, maxBytes int, lease time.Duration) []Handout[R] {
+// comes. They are the lowest that may be handed out, by offset. Leases that are
+// over have been expired first. It returns none when there is nothing to hand
+// out now: Why says why.
+func (w *Window[R]) Take(now time.Time, max, maxBytes int, length time.Duration) []Handout[R] {
 	w.Expire(now)
-	if max <= 0 || w.Why(now) != Ready {
+	if max <= 0 || !w.anyReady(now) {
 		return nil
 	}
-	first := w.headIndex()
-	n := w.batch(first, now, max, maxBytes)
-	l := w.open(now.Add(lease))
-	out := make([]Handout[R], 0, n)
-	for i := first; len(out) < n; i++ {
-		m := &w.msgs[i]
-		if m.done {
-			continue
+	w.lastNo++
+	no, until := w.lastNo, now.Add(length)
+	out := make([]Handout[R], 0, min(max, w.waiting))
+	given := &lease[R]{}
+	w.leases[no] = given
+	size := 0
+	top := w.top()
+	for len(out) < max {
+		l := w.ready.lowest()
+		if l == nil || l.rank >= top {
+			break
 		}
-		m.lease, m.lastLease = l.no, l.no
-		m.spent++
+		m := l.first
+		if l.out > 0 {
+			m = l.following
+		}
+		if len(out) > 0 && maxBytes > 0 && size+m.size > maxBytes {
+			break
+		}
+		size += m.size
+		if l.out == 0 {
+			l.lease, l.until = no, until
+			given.lanes = append(given.lanes, l)
+		}
 		l.out++
-		w.waiting--
-		if m.offset >= w.pos.HandOut {
-			w.pos.HandOut = m.offset + 1
+		w.handOut(m, no)
+		out = append(out, Handout[R]{Offset: m.offset, Attempt: m.spent, LeaseNo: no, LeaseUntil: until, Ref: m.ref})
+		if l.following = w.behind(m, now); l.following != nil {
+			w.ready.put(l, l.following.offset)
+		} else {
+			w.place(l)
 		}
-		out = append(out, Handout[R]{Offset: m.offset, Attempt: m.spent, LeaseNo: l.no, LeaseUntil: l.until, Ref: m.ref})
+	}
+	given.out = len(out)
+	for _, l := range given.lanes {
+		l.following = nil
+		w.place(l)
 	}
 	return out
 }
 
-// batch counts the messages from index first that one lease takes.
-func (w *Window[R]) batch(first int, now time.Time, max, maxBytes int) (n int) {
-	redelivery := w.msgs[first].offset < w.barrier
-	if redelivery && w.narrow > 0 {
-		max = min(max, w.narrow)
+// handOut counts a message as given to the application.
+func (w *Window[R]) handOut(m *message[R], no uint64) {
+	m.lease, m.lastLease = no, no
+	m.spent++
+	m.guessed = false
+	if m.spent > 1 {
+		w.note(m)
 	}
-	size := 0
-	for i := first; i < len(w.msgs) && n < max; i++ {
-		m := &w.msgs[i]
-		if m.done {
-			continue
-		}
-		size += m.size
-		if n > 0 && (w.exhausted(m) || m.notBefore.After(now) || maxBytes > 0 && size > maxBytes || redelivery && m.offset >= w.barrier) {
-			break
-		}
-		n++
-		if m.alone {
-			break
-		}
+	w.inFlight++
+	w.waiting--
+	if m.offset >= w.pos.HandOut {
+		w.pos.HandOut = m.offset + 1
 	}
-	return n
+}
+
+// behind is the message of the same lane that the lease which has just taken m
+// may take next, or nil.
+func (w *Window[R]) behind(m *message[R], now time.Time) *message[R] {
+	l, next := m.lane, m.next
+	if next == nil || m.alone || next.notBefore.After(now) || w.exhausted(next) {
+		return nil
+	}
+	if l.first.offset < l.barrier && (next.offset >= l.barrier || l.narrow > 0 && l.out >= l.narrow) {
+		return nil
+	}
+	return next
+}
+
+// top is the offset from which on nothing is handed out now.
+func (w *Window[R]) top() int64 {
+	if w.whole != nil || w.inFlight == 0 || len(w.pos.Acked) < maxRanges {
+		return math.MaxInt64
+	}
+	below := sort.Search(len(w.pos.Acked), func(i int) bool { return w.pos.Acked[i].From >= w.pos.HandOut })
+	if below < maxRanges {
+		return math.MaxInt64
+	}
+	return w.pos.HandOut
+}
+
+// anyReady says whether there is something to hand out.
+func (w *Window[R]) anyReady(now time.Time) bool {
+	w.promote(now)
+	l := w.ready.lowest()
+	return l != nil && l.rank < w.top()
 }
 
 // Why says whether Take would hand something out at now, and if not, why.
 func (w *Window[R]) Why(now time.Time) Why {
-	for _, l := range w.leases {
-		if l.until.After(now) { // order=partition: one lease at a time
-			return InFlightFull
+	if l := w.out.lowest(); l != nil && !l.until.After(now) || w.anyReady(now) {
+		return Ready
+	}
+	for _, l := range w.dead.all {
+		if l.first.blocked {
+			return DeadBlocked
 		}
 	}
-	m := w.head()
 	switch {
-	case m == nil:
-		return AtEnd
-	case w.exhausted(m) && m.blocked:
-		return DeadBlocked
-	case w.exhausted(m):
-		return Delayed
-	case m.notBefore.After(now):
+	case w.inFlight > 0 && (w.whole != nil || w.waiting > 0 || w.Full()):
+		return InFlightFull
+	case w.waiting > 0:
 		return Delayed
 	}
-	return Ready
-}
-
-// open makes the next lease.
-func (w *Window[R]) open(until time.Time) *lease {
-	w.lastNo++
-	l := &lease{no: w.lastNo, until: until}
-	w.leases[l.no] = l
-	return l
-}
-
-// headIndex is the index of the lowest message that is not acknowledged, or
-// len(msgs).
-func (w *Window[R]) headIndex() int {
-	for i := range w.msgs {
-		if !w.msgs[i].done {
-			return i
-		}
-	}
-	return len(w.msgs)
-}
-
-func (w *Window[R]) head() *message[R] {
-	if i := w.headIndex(); i < len(w.msgs) {
-		return &w.msgs[i]
-	}
-	return nil
+	return AtEnd
 }

@@ -3,12 +3,14 @@
 // results. It is a state machine without clocks, goroutines or I/O: the time is
 // passed in, and its owner serialises the calls.
 //
-// With order=partition one lease is out at a time. A nack or the expiry of a
-// message returns it and every unacknowledged message above it, and until those
-// are acknowledged nothing beyond them is handed out. A message that failed
-// twice is handed out as the last of its batch, so it is soon alone and costs
-// its neighbours no attempts; a batch that expired twice is narrowed the same
-// way.
+// Messages stand in lanes: with order=partition all in one, with order=key those
+// of a key in one and those without a key each in its own, with order=none each
+// in its own. Of a lane one lease is out at a time. A nack or the expiry of a
+// message returns it and every unacknowledged message of its lane above it, and
+// until those are acknowledged nothing of the lane beyond them is handed out. A
+// message that failed twice is handed out as the last of its lane's batch, so it
+// is soon alone and costs its neighbours no attempts; a batch that expired twice
+// is narrowed the same way. Lanes do not wait for each other.
 package window
 
 import (
@@ -31,10 +33,8 @@ const (
 // CheckOrder says what is wrong with a group's order, or nil.
 func CheckOrder(o Order) error {
 	switch o {
-	case "", OrderPartition:
+	case "", OrderPartition, OrderKey, OrderNone:
 		return nil
-	case OrderKey, OrderNone:
-		return fmt.Errorf("order=%s is not available yet: use order=%s", o, OrderPartition)
 	}
 	return fmt.Errorf("order=%q is unknown: use %s, %s or %s", string(o), OrderPartition, OrderKey, OrderNone)
 }
@@ -55,6 +55,10 @@ type Config struct {
 	MaxMessages int // messages held, fetched and not acknowledged; default 10,000
 	MaxBytes    int // their bytes; default 16 MiB
 	MaxAttempts int // hand-outs of a message after which it is exhausted; 0: no limit
+	// FullPatience is how long, with order=key, a message that was put off may
+	// keep everything else waiting by filling the window with what is behind it;
+	// default 1 min.
+	FullPatience time.Duration
 }
 
 // Record is a fetched message: what the window must know of it, and Ref, which
@@ -63,6 +67,8 @@ type Record[R any] struct {
 	Offset int64
 	Size   int // bytes that it costs in memory and counts against Take's limit
 	Ref    R
+	Key    uint64 // hash of its key, with Keyed; two keys of one hash are kept in one order
+	Keyed  bool   // it has a key
 }
 
 // Fetched is what one fetch brought. Every offset from the fetch's start to Next
@@ -100,41 +106,69 @@ func (w Why) String() string {
 // message is a fetched message that is not acknowledged, or one that was and
 // still stands between others (done).
 type message[R any] struct {
-	offset    int64
-	size      int
-	ref       R
-	spent     int       // hand-outs that count
-	lease     uint64    // number of the lease it is out under; 0: it is not out
-	lastLease uint64    // number of the last lease it was out under; 0: never
-	notBefore time.Time // until when the last nack put it off; zero: never nacked
-	lastError string    // what the last nack said
-	diverting bool      // exhausted, and listed as such
-	blocked   bool      // exhausted, and could not be diverted
-	alone     bool      // failed repeatedly: nothing is handed out behind it
-	done      bool
+	offset     int64
+	size       int
+	ref        R
+	lane       *lane[R]
+	prev, next *message[R] // in its lane
+	spent      int         // hand-outs that count
+	lease      uint64      // number of the lease it is out under; 0: it is not out
+	lastLease  uint64      // number of the last lease it was out under; 0: never
+	notBefore  time.Time   // until when the last nack put it off; zero: never nacked
+	firstError string      // what nacks said
+	lastError  string
+	guessed    bool // spent is a guess: an earlier owner may have handed it out
+	noted      bool // it is in Window.tried
+	diverting  bool // exhausted, and listed as such
+	blocked    bool // exhausted, and could not be diverted
+	crowds     bool // exhausted since it fills the window
+	alone      bool // failed repeatedly: nothing is handed out behind it
+	done       bool
 }
 
-// lease is one hand-out of a batch.
-type lease struct {
-	no    uint64
-	until time.Time
-	out   int // messages still out under it
+// fail keeps what the application says of a message.
+func (m *message[R]) fail(why string) {
+	if why == "" {
+		return
+	}
+	m.lastError = why
+	if m.firstError == "" {
+		m.firstError = why
+	}
+}
+
+// lease is what one Take handed out.
+type lease[R any] struct {
+	out   int        // messages still out under it
+	lanes []*lane[R] // that they are of, and others that are done with it
 }
 
 // Window is the delivery state of one partition in one generation and seek
 // epoch. It is not safe for concurrent use.
 type Window[R any] struct {
-	cfg     Config
-	pos     offsets.Position // without retries of buffered messages: see Position
-	next    int64            // where the next fetch begins
-	msgs    []message[R]     // by offset, first one not done
-	waiting int              // messages neither done nor out
-	bytes   int              // of messages not done
-	leases  map[uint64]*lease
-	lastNo  uint64
-	restore int64 // messages below were handed out by an earlier owner
-	barrier int64 // messages below are redelivered before any above is handed out
-	narrow  int   // most messages of a batch below the barrier; 0: any
+	cfg      Config
+	pos      offsets.Position // without retries of buffered messages: see Position
+	next     int64            // where the next fetch begins
+	msgs     []*message[R]    // by offset, first one not done
+	settled  int              // of msgs, those done
+	tried    []*message[R]    // by offset: failed, or handed out more than once
+	waiting  int              // messages neither done nor out
+	inFlight int              // messages out
+	bytes    int              // of messages not done
+	leases   map[uint64]*lease[R]
+	lastNo   uint64    // of the leases
+	restore  int64     // messages below were handed out by an earlier owner
+	epoch    time.Time // see rank
+
+	whole *lane[R]            // with order=partition
+	keys  map[uint64]*lane[R] // with order=key: those with messages, by the key's hash
+	// Each lane with messages stands in one of these:
+	ready lanes[R] // by the offset that comes next
+	later lanes[R] // its first message was put off: by the time it comes due
+	out   lanes[R] // by the end of its lease
+	dead  lanes[R] // its first message is exhausted: by its offset
+
+	stuckSince time.Time // see crowd
 }
 
 // New begins delivery at a position, as claimed. Messages acknowledged in it are
@@ -151,13 +185,26 @@ func New[R any](p offsets.Position, cfg Config) (*Window[R], error) {
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = 16 << 20
 	}
+	if cfg.FullPatience <= 0 {
+		cfg.FullPatience = time.Minute
+	}
+	if cfg.Order == "" {
+		cfg.Order = OrderPartition
+	}
 	p = p.Clone()
 	p.HandOut = max(p.HandOut, p.Low)
-	return &Window[R]{
-		cfg: cfg, pos: p, next: p.Low, leases: map[uint64]*lease{},
-		restore: p.HandOut, barrier: p.HandOut,
-	}, nil
+	w := &Window[R]{cfg: cfg, pos: p, next: p.Low, restore: p.HandOut, epoch: time.Now(), leases: map[uint64]*lease[R]{}}
+	switch cfg.Order {
+	case OrderPartition:
+		w.whole = &lane[R]{barrier: p.HandOut}
+	case OrderKey:
+		w.keys = map[uint64]*lane[R]{}
+	}
+	return w, nil
 }
+
+// Order is how the window delivers.
+func (w *Window[R]) Order() Order { return w.cfg.Order }
 
 // Next is the offset that the next fetch must begin at.
 func (w *Window[R]) Next() int64 { return w.next }
@@ -166,6 +213,13 @@ func (w *Window[R]) Next() int64 { return w.next }
 // room. One fetch may overrun it, since a fetch returns whole batches.
 func (w *Window[R]) Room() (messages, bytes int) {
 	return max(0, w.cfg.MaxMessages-w.held()), max(0, w.cfg.MaxBytes-w.bytes)
+}
+
+// Full says that it is not worth a fetch yet: less than a quarter of the room is
+// free, and fetches of single messages cost as much as those of hundreds.
+func (w *Window[R]) Full() bool {
+	messages, bytes := w.Room()
+	return messages < (w.cfg.MaxMessages+3)/4 || bytes < (w.cfg.MaxBytes+3)/4
 }
 
 // Message tells of a message that is held and not acknowledged: how many
@@ -180,16 +234,10 @@ func (w *Window[R]) Message(offset int64) (attempts int, ref R, ok bool) {
 }
 
 // held counts the messages that are not acknowledged.
-func (w *Window[R]) held() int { return w.waiting + w.InFlight() }
+func (w *Window[R]) held() int { return w.waiting + w.inFlight }
 
 // InFlight counts the messages that are out under a lease.
-func (w *Window[R]) InFlight() int {
-	n := 0
-	for _, l := range w.leases {
-		n += l.out
-	}
-	return n
-}
+func (w *Window[R]) InFlight() int { return w.inFlight }
 
 // Waiting counts the messages that were fetched and are not out.
 func (w *Window[R]) Waiting() int { return w.waiting }

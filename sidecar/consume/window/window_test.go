@@ -150,7 +150,7 @@ func TestAddRefusesWhatDoesNotFit(t *testing.T) {
 func TestNackReturnsAllAbove(t *testing.T) {
 	w := newWindow(t, offsets.Position{}, 20, upTo(0, 20)...)
 	first := take(t, w, 0, 10, "0:1 1:1 2:1 3:1 4:1 5:1 6:1 7:1 8:1 9:1")
-	back, errs := w.Nack(at(1), first, []int64{2}, 10*time.Second)
+	back, errs := w.Nack(at(1), first, []int64{2}, 10*time.Second, "")
 	if !slices.Equal(back, upTo(2, 10)) || errs[0] != nil {
 		t.Fatalf("nack of 2 returned %v, %v", back, errs)
 	}
@@ -165,7 +165,7 @@ func TestNackReturnsAllAbove(t *testing.T) {
 	}
 	// The rest of the ten is acknowledged late: the lease is over, they count.
 	ack(t, w, first, 4, 5, 6, 7, 8, 9)
-	if _, errs := w.Nack(at(3), first, []int64{3, 4, 17}, 0); !errors.Is(errs[0], ErrLeaseLost) || !errors.Is(errs[1], ErrAcked) || !errors.Is(errs[2], ErrUnknown) {
+	if _, errs := w.Nack(at(3), first, []int64{3, 4, 17}, 0, ""); !errors.Is(errs[0], ErrLeaseLost) || !errors.Is(errs[1], ErrAcked) || !errors.Is(errs[2], ErrUnknown) {
 		t.Errorf("nack after the lease: %v", errs)
 	}
 	if _, errs := w.Extend(at(3), first, []int64{3}, lease30); !errors.Is(errs[0], ErrLeaseLost) {
@@ -173,7 +173,7 @@ func TestNackReturnsAllAbove(t *testing.T) {
 	}
 	// 2 and 3 come again, nothing new with them.
 	second := take(t, w, 11, 10, "2:2 3:2")
-	if _, errs := w.Nack(at(12), second, []int64{2}, 0); errs[0] != nil {
+	if _, errs := w.Nack(at(12), second, []int64{2}, 0, ""); errs[0] != nil {
 		t.Fatal(errs)
 	}
 	// 2 failed twice: now nothing comes behind it, and it costs 3 nothing.
@@ -188,7 +188,7 @@ func TestNackReturnsAllAbove(t *testing.T) {
 func TestNackOfAWholeBatch(t *testing.T) {
 	w := newWindow(t, offsets.Position{}, 5, upTo(0, 5)...)
 	no := take(t, w, 0, 3, "0:1 1:1 2:1")
-	back, errs := w.Nack(at(0), no, []int64{2, 0, 1, 4}, 0)
+	back, errs := w.Nack(at(0), no, []int64{2, 0, 1, 4}, 0, "")
 	if !slices.Equal(back, upTo(0, 3)) || errs[0] != nil || errs[1] != nil || errs[2] != nil || !errors.Is(errs[3], ErrUnknown) {
 		t.Fatalf("returned %v, %v", back, errs)
 	}
@@ -271,7 +271,7 @@ func TestUnknownReceipts(t *testing.T) {
 			t.Errorf("ack of %d under lease %d: %v, %v", c.offset, c.no, added, err)
 		}
 	}
-	if _, errs := w.Nack(at(0), no+1, []int64{2}, 0); !errors.Is(errs[0], ErrUnknown) {
+	if _, errs := w.Nack(at(0), no+1, []int64{2}, 0, ""); !errors.Is(errs[0], ErrUnknown) {
 		t.Errorf("nack under a lease to come: %v", errs)
 	}
 }
@@ -358,12 +358,12 @@ func TestSkip(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
-	for _, o := range []Order{"", OrderPartition} {
+	for _, o := range []Order{"", OrderPartition, OrderKey, OrderNone} {
 		if err := CheckOrder(o); err != nil {
 			t.Error(err)
 		}
 	}
-	for o, says := range map[Order]string{OrderKey: "not available yet", OrderNone: "not available yet", "fifo": "unknown"} {
+	for o, says := range map[Order]string{"fifo": "unknown"} {
 		if err := CheckOrder(o); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", o, err)
 		}
@@ -379,7 +379,7 @@ func TestOrder(t *testing.T) {
 func TestPositionKeepsTheLowestRetries(t *testing.T) {
 	w := newWindow(t, offsets.Position{}, 100, upTo(0, 100)...)
 	no := take(t, w, 0, 100, show(w.peek(100)))
-	if _, errs := w.Nack(at(0), no, upTo(0, 100), time.Second); errs[99] != nil {
+	if _, errs := w.Nack(at(0), no, upTo(0, 100), time.Second, ""); errs[99] != nil {
 		t.Fatal(errs)
 	}
 	p := w.Position()
@@ -407,7 +407,7 @@ func TestExhausted(t *testing.T) {
 		if list := w.Exhausted(at(0)); list != nil {
 			t.Fatalf("out under a lease, and listed: %v", list)
 		}
-		if _, errs := w.Nack(at(0), no, []int64{0}, 0); errs[0] != nil {
+		if _, errs := w.Nack(at(0), no, []int64{0}, 0, ""); errs[0] != nil {
 			t.Fatal(errs)
 		}
 	}

@@ -1,0 +1,187 @@
+package consume
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"sidestream/sdk/api"
+)
+
+// produceKeys writes a message for each letter to partition 0: its key, or none
+// for a dot.
+func (l *lab) produceKeys(topic, keys string) {
+	l.t.Helper()
+	var rs []*kgo.Record
+	for i, k := range keys {
+		r := &kgo.Record{Topic: topic, Value: fmt.Append(nil, i)}
+		if k != '.' {
+			r.Key = []byte(string(k))
+		}
+		rs = append(rs, r)
+	}
+	if err := l.prod.ProduceSync(l.t.Context(), rs...).FirstErr(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (h *host) configure(group string, c api.GroupConfig) {
+	h.lab.t.Helper()
+	if _, err := h.m.Configure(h.lab.t.Context(), group, c); err != nil {
+		h.lab.t.Fatal(err)
+	}
+}
+
+func (h *host) nack(group, topic string, r api.Receipts) {
+	h.lab.t.Helper()
+	if resp, err := h.m.Nack(h.lab.t.Context(), group, topic, r); err != nil || resp.Failed > 0 {
+		h.lab.t.Fatalf("%s: nack: %+v, %v", h.id, resp, err)
+	}
+}
+
+// One slow key does not hold up the others, and what is given back comes before
+// what follows it in its key.
+func TestOrderKey(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produceKeys("jobs", "aabab.c.")
+	a := l.host("a")
+	a.configure("g", api.GroupConfig{Order: "key"})
+	req := PullRequest{Group: "g", Topic: "jobs", Max: 1, Lease: time.Minute}
+	slow := a.pullSome(req) // key a, and it is not acknowledged
+	if got := offsetsOf(slow.Messages); got != "[0]" {
+		t.Fatal(got)
+	}
+	req.Max = 10
+	d := a.pullSome(req)
+	if got := offsetsOf(d.Messages); got != "[2 4 5 6 7]" {
+		t.Fatal(got)
+	}
+	if d := a.pull(req); len(d.Messages) > 0 || *d.Reason != api.ReasonInFlightFull {
+		t.Fatalf("behind the slow one: %s %v", offsetsOf(d.Messages), d.Reason)
+	}
+	// A nack of one of b returns what follows it in b alone.
+	a.nack("g", "jobs", api.Receipts{Receipts: []string{d.Messages[0].Receipt}})
+	b := a.pullSome(req)
+	if got := offsetsOf(b.Messages); got != "[2 4]" || b.Messages[0].Attempt != 2 {
+		t.Fatalf("%s %+v", got, b.Messages)
+	}
+	a.ackAll("g", "jobs", b)
+	a.ackAll("g", "jobs", slow)
+	rest := a.pullSome(req)
+	if got := offsetsOf(rest.Messages); got != "[1 3]" {
+		t.Fatal(got)
+	}
+	a.ackAll("g", "jobs", rest)
+	for _, m := range d.Messages[2:] {
+		a.ack("g", "jobs", m.Receipt)
+	}
+	o, err := a.m.Offsets(t.Context(), "g", "jobs")
+	if err != nil || o.Partitions[0].Position != 8 {
+		t.Fatalf("%+v %v", o, err)
+	}
+}
+
+func TestOrderNone(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produceKeys("jobs", "aaaa")
+	a := l.host("a")
+	a.configure("g", api.GroupConfig{Order: "none"})
+	req := PullRequest{Group: "g", Topic: "jobs", Max: 1, Lease: time.Minute}
+	first := a.pullSome(req)
+	req.Max = 2
+	if got := offsetsOf(a.pullSome(req).Messages); got != "[1 2]" {
+		t.Fatal(got)
+	}
+	a.nack("g", "jobs", api.Receipts{Receipts: receiptsOf(first), Delay: "1h"})
+	if got := offsetsOf(a.pullSome(req).Messages); got != "[3]" {
+		t.Fatal(got)
+	}
+	if d := a.pull(req); len(d.Messages) > 0 {
+		t.Fatalf("put off for an hour, and delivered: %s", offsetsOf(d.Messages))
+	}
+}
+
+// A group that changes its order goes on in the new one, and delivers nothing
+// again that was acknowledged.
+func TestOrderChangesOnALiveGroup(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produceKeys("jobs", "abab")
+	a := l.host("a")
+	req := PullRequest{Group: "g", Topic: "jobs", Max: 1, Lease: time.Minute}
+	d := a.pullSome(req)
+	if d := a.pull(req); len(d.Messages) > 0 {
+		t.Fatalf("two leases of a partition: %s", offsetsOf(d.Messages))
+	}
+	a.configure("g", api.GroupConfig{Order: "key"})
+	time.Sleep(2 * tickEvery)
+	a.ackAll("g", "jobs", d) // while it is waited for
+	d = a.pullSome(req)
+	if got := offsetsOf(d.Messages); got != "[1]" || d.Messages[0].Attempt != 1 {
+		t.Fatalf("%s %+v", got, d.Messages)
+	}
+	if got := offsetsOf(a.pullSome(req).Messages); got != "[2]" {
+		t.Fatal(got)
+	}
+}
+
+// What was put off, and how often it was tried, outlives a kill of the sidecar
+// and a takeover by another.
+func TestNackOutlivesItsSidecar(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produceKeys("jobs", "abc")
+	a := l.host("a")
+	a.interval.Store(int64(time.Hour)) // nothing of it is in the coordination store
+	a.configure("g", api.GroupConfig{Order: "key"})
+	req := PullRequest{Group: "g", Topic: "jobs", Max: 10, Lease: time.Minute}
+	for attempt := range 3 {
+		d := a.pullSome(req)
+		if d.Messages[0].Offset != 0 || d.Messages[0].Attempt != attempt+1 {
+			t.Fatalf("%+v", d.Messages)
+		}
+		delay := ""
+		if attempt == 2 {
+			delay = "2s"
+		}
+		a.nack("g", "jobs", api.Receipts{Receipts: []string{d.Messages[0].Receipt}, Delay: delay})
+	}
+	due := time.Now().Add(2 * time.Second)
+	a.kill()
+	a.endSession()
+	check := func(h *host, attempt int) {
+		t.Helper()
+		for {
+			d := h.pullSome(req)
+			for _, m := range d.Messages {
+				if m.Offset != 0 {
+					continue
+				}
+				if time.Now().Before(due) {
+					t.Fatalf("%s: delivered %s before its time", h.id, time.Until(due))
+				}
+				if m.Attempt != attempt {
+					t.Fatalf("%s: attempt %d, want %d", h.id, m.Attempt, attempt)
+				}
+				return
+			}
+		}
+	}
+	restarted := l.hostIn("a", a.dir)
+	check(restarted, 4)
+	eventually(t, "the checkpoint has the attempts", func() bool {
+		st, err := restarted.m.stored(t.Context(), "g", "jobs")
+		if err != nil {
+			return false
+		}
+		r, ok := st[0].Position.Retry(0)
+		return ok && r.Attempt == 4
+	})
+	restarted.kill()
+	restarted.endSession()
+	check(l.host("b"), 5)
+}

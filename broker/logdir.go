@@ -42,9 +42,11 @@ const (
 type logDir struct {
 	path  string
 	fresh bool     // new partitions may go here
+	alone bool     // there is no other
 	lock  *os.File // held while the broker runs; nil where there is none
 
-	full atomic.Bool // the last append found no room
+	full atomic.Bool  // the last append found no room
+	slow atomic.Int64 // when an append last took long, Unix nanoseconds; 0: never
 
 	mu     sync.Mutex // guards everything below
 	err    error      // why it takes no writes
@@ -79,6 +81,27 @@ func (d *logDir) took(err error) (changed bool) {
 	return d.full.Load() != full && d.full.CompareAndSwap(!full, full)
 }
 
+const (
+	// slowWrite is how long no append into the page cache takes unless the kernel makes it wait for the disk.
+	slowWrite = 5 * time.Millisecond
+	// slowFor is for how long a directory counts as slow after one.
+	slowFor = time.Second
+)
+
+// wrote notes how long an append took.
+func (d *logDir) wrote(begun time.Time, took time.Duration) {
+	if took >= slowWrite {
+		d.slow.Store(begun.UnixNano())
+	}
+}
+
+// quick tells whether appends are likely not to wait for the disk, and whether nobody else would have to wait if they
+// did: with several directories a disk that hangs must not keep the others' producers waiting.
+func (d *logDir) quick() bool {
+	at := d.slow.Load()
+	return d.alone && (at == 0 || time.Now().UnixNano()-at >= int64(slowFor))
+}
+
 func (d *logDir) unreadable(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -103,6 +126,7 @@ func makeLogDirs(cfg Config) []*logDir {
 		}
 		dirs = append(dirs, &logDir{path: p, fresh: true})
 	}
+	dirs[0].alone = len(dirs) == 1
 	return dirs
 }
 

@@ -24,14 +24,26 @@ import (
 //
 // now dates the append for retention and rolling, whatever clocks producers use.
 func (l *Log) Append(batches [][]byte, leaderEpoch int32, now time.Time) (first, last int64, err error) {
+	l.writer.take()
+	defer l.writer.leave()
+	return l.AppendHeld(batches, leaderEpoch, now)
+}
+
+// TryHold takes the log for [Log.AppendHeld] unless somebody else appends to it
+// or changes it now. A caller that gets it calls Unhold soon.
+func (l *Log) TryHold() bool { return l.writer.try() }
+
+// Unhold ends a TryHold that returned true.
+func (l *Log) Unhold() { l.writer.leave() }
+
+// AppendHeld is [Log.Append] for a caller that holds the log: it waits for
+// nothing but the file system.
+func (l *Log) AppendHeld(batches [][]byte, leaderEpoch int32, now time.Time) (first, last int64, err error) {
 	var few [16]record.Header
 	headers, total, err := l.inspectBatches(few[:0], batches)
 	if err != nil {
 		return -1, -1, err
 	}
-	l.writer.take()
-	defer l.writer.leave()
-
 	l.mu.Lock()
 	err = l.writable()
 	if newest := l.epochs.last(); err == nil && leaderEpoch < newest && leaderEpoch >= 0 {

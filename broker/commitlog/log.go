@@ -106,6 +106,14 @@ type turn chan struct{}
 func newTurn() turn   { return make(turn, 1) }
 func (t turn) take()  { t <- struct{}{} }
 func (t turn) leave() { <-t }
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
 
 // takeBoth is for what nothing may run beside.
 func (l *Log) takeBoth() {

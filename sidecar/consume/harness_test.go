@@ -37,6 +37,8 @@ type lab struct {
 	store *discovery.Memory
 	prod  *kgo.Client
 	log   *zap.Logger // of its hosts; nil: with -v the test's
+	// wrap, if set, stands between a host and the store.
+	wrap func(id string, c *discovery.MemoryClient) discovery.Store
 }
 
 func newLab(t *testing.T, topics map[string]int32, opts ...kfake.Opt) *lab {
@@ -149,7 +151,11 @@ func (l *lab) hostIn(id, dir string, change ...func(*Config)) *host {
 	must(err)
 	h.local, err = offsets.OpenLocal(filepath.Join(dir, "positions.db"), log)
 	must(err)
-	h.checkpoint = offsets.NewCheckpointer(h.store, offsets.CheckpointOptions{
+	store := discovery.Store(h.store)
+	if l.wrap != nil {
+		store = l.wrap(id, h.store)
+	}
+	h.checkpoint = offsets.NewCheckpointer(store, offsets.CheckpointOptions{
 		Owner: id, Nonce: id, Interval: func() time.Duration { return time.Duration(h.interval.Load()) }, Logger: log,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +168,7 @@ func (l *lab) hostIn(id, dir string, change ...func(*Config)) *host {
 	_, err = h.store.Commit(ctx, discovery.Acquire(discovery.KeySidecar(id), discovery.Encode(discovery.Sidecar{ID: id, Address: "127.0.0.1:1"}), h.sess.ID()))
 	must(err)
 	h.m, err = New(cfg, Deps{
-		ID: id, Nonce: id, Service: service, Store: h.store, Session: h.session,
+		ID: id, Nonce: id, Service: service, Store: store, Session: h.session,
 		Registration: func() discovery.Registration { return h.reg },
 		Upstream:     h.up, Local: h.local, Checkpointer: h.checkpoint, Logger: log, Registerer: h.registry,
 	})

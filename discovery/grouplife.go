@@ -39,7 +39,9 @@ type Idle struct {
 	Since   time.Time `json:"since"`             // for people
 	Seconds int64     `json:"seconds"`           // counted so far
 	Removed bool      `json:"removed,omitempty"` // the group is; only its seeks are left
-	Writer  string    `json:"writer"`
+	// Ephemeral says of a group that was removed that it was so.
+	Ephemeral bool   `json:"ephemeral,omitempty"`
+	Writer    string `json:"writer"`
 }
 
 // Keeper is under KeyKeeper.

@@ -3,9 +3,20 @@ package sidecar
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"sidestream/sdk/api"
 )
+
+// until repeats what is asked until it is so.
+func (r *rig) until(what string, ok func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("not in 30 s: %s", what)
+		}
+	}
+}
 
 func TestPauseOverHTTP(t *testing.T) {
 	r := newRig(t, nil)
@@ -42,5 +53,25 @@ func TestPauseOverHTTP(t *testing.T) {
 	}
 	if g := into[api.Group](t, r.do("GET", "/groups/g", ""), 200); len(g.History) != 1 || g.History[0].Cause == "" || g.History[0].To == "" {
 		t.Errorf("history %+v", g.History)
+	}
+}
+
+func TestCeilingOverHTTP(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Consume.MaxGroupPartitions = 4 })
+	into[api.Pulled](t, r.do("POST", "/groups/g/topics/t/pull?wait=1s", ""), 200)
+	r.until("the beginning", func() bool {
+		a := r.do("POST", "/groups/more/topics/one/pull", "")
+		return a.status == 429 && a.code() == api.CodeGroupLimit && a.header.Get("Retry-After") == "60"
+	})
+	if g := into[api.GroupList](t, r.do("GET", "/groups", ""), 200); !slices.Equal(g.Groups, []string{"g"}) && !slices.Equal(g.Groups, []string{"g", "more"}) {
+		t.Errorf("%+v", g)
+	}
+	into[api.Pulled](t, r.do("POST", "/groups/g/topics/t/pull", ""), 200)
+	yes := into[api.Group](t, r.do("PUT", "/groups/brief", `{"ephemeral":true,"from":"latest"}`), 200)
+	if yes.Config.Ephemeral == nil || !*yes.Config.Ephemeral {
+		t.Errorf("%+v", yes.Config)
+	}
+	if no := into[api.Group](t, r.do("PUT", "/groups/brief", `{"ephemeral":false}`), 200); no.Config.Ephemeral != nil {
+		t.Errorf("%+v", no.Config)
 	}
 }

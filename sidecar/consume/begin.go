@@ -95,7 +95,7 @@ func (s *share) begin(ctx context.Context, topic upstream.Topic) (discovery.Begi
 		return discovery.Begin{}, ctx.Err()
 	}
 	store, key := s.g.m.store, discovery.KeyBegin(s.g.name, s.topic)
-	for {
+	for failures := 1; ; failures++ {
 		var version uint64
 		from := s.g.settings().From
 		e, err := store.Get(ctx, key)
@@ -119,12 +119,12 @@ func (s *share) begin(ctx context.Context, topic upstream.Topic) (discovery.Begi
 			return discovery.Begin{}, err
 		}
 		b := discovery.Begin{UUID: topic.UUID, From: from, Offsets: found, Writer: discovery.NewNonce()}
-		_, err = store.Commit(ctx, discovery.CAS(key, discovery.Encode(b), version))
+		err = s.commitBegin(ctx, topic, discovery.CAS(key, discovery.Encode(b), version), version > 0)
 		switch {
 		case err == nil:
 			return b, nil
 		case errors.Is(err, discovery.ErrConflict), errors.Is(err, discovery.ErrUnknownOutcome):
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
+			if err := pause(ctx, backOff(failures, 10*time.Millisecond, 500*time.Millisecond)); err != nil {
 				return discovery.Begin{}, err
 			}
 		default:

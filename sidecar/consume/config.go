@@ -28,6 +28,11 @@ type Config struct {
 
 	MaxMessageBytes int `yaml:"max_message_bytes" help:"Bytes of a message (its key, value and headers) above which it is not delivered but treated as one that nobody can read, 1024 to 1073741824; applications get a message in one piece, so it has to fit into their memory and ours."`
 
+	IdleAfter          time.Duration `yaml:"idle_after" help:"Time without a member after which a group is removed with its settings and positions, 1m to 87600h; 168h (7 days) outlasts a weekly job."`
+	EphemeralAfter     time.Duration `yaml:"ephemeral_after" help:"The same of a group that was made ephemeral, 1s to 168h."`
+	GroupSweep         time.Duration `yaml:"group_sweep" help:"Interval at which one sidecar of the cluster looks for groups to remove, and counts their partitions, 100ms to 1h; each look reads all groups."`
+	MaxGroupPartitions int           `yaml:"max_group_partitions" help:"Partitions that all groups of the cluster may consume together, each counted once for every group that does, 1 to 1000000; about 6000 busy ones are what the checkpoints in one coordination store are made for. Set it alike on all sidecars."`
+
 	Parallel int `yaml:"parallel" help:"Partitions that are taken at the same time, and as many that are released, 1 to 256."`
 	History  int `yaml:"history" help:"Moves of partitions that a group's history keeps in the coordination store, 1 to 10000; of one plan that moves more only the number is kept, and of all together at most 32 KiB."`
 }
@@ -56,6 +61,11 @@ func DefaultConfig() Config {
 
 		MaxMessageBytes: 64 << 20,
 
+		IdleAfter:          7 * 24 * time.Hour,
+		EphemeralAfter:     10 * time.Minute,
+		GroupSweep:         time.Minute,
+		MaxGroupPartitions: 10_000,
+
 		Parallel: 16,
 		History:  256,
 	}
@@ -76,6 +86,9 @@ func (c Config) Validate() error {
 		{"unproven_max", c.UnprovenMax, time.Second, 168 * time.Hour},
 		{"strict_after", c.StrictAfter, time.Second, time.Minute},
 		{"recheck", c.Recheck, 50 * time.Millisecond, 5 * time.Minute},
+		{"idle_after", c.IdleAfter, time.Minute, 87600 * time.Hour},
+		{"ephemeral_after", c.EphemeralAfter, time.Second, 168 * time.Hour},
+		{"group_sweep", c.GroupSweep, 100 * time.Millisecond, time.Hour},
 		{"fetch_wait", c.FetchWait, time.Millisecond, 5 * time.Second},
 	}
 	for _, d := range durations {
@@ -95,6 +108,7 @@ func (c Config) Validate() error {
 		{"prefetch_count", c.PrefetchCount, 1, 100_000},
 		{"prefetch_bytes", c.PrefetchBytes, 4 << 10, 1 << 30},
 		{"max_message_bytes", c.MaxMessageBytes, 1 << 10, 1 << 30},
+		{"max_group_partitions", c.MaxGroupPartitions, 1, 1_000_000},
 		{"parallel", c.Parallel, 1, 256},
 		{"history", c.History, 1, 10_000},
 	}

@@ -166,66 +166,39 @@ func (m *Manager) DeleteGroup(ctx context.Context, group string) error {
 		return apiError(api.CodeGroupConfig, "group %s is in use by %s: stop pulling there, and delete it when they have left (about %s later)",
 			group, strings.Join(who, ", "), m.cfg.LeaveAfter)
 	}
-	prefix := discovery.PrefixGroups + group + "/"
-	es, err := m.store.List(ctx, prefix)
+	es, err := m.store.List(ctx, discovery.PrefixGroups+group+"/")
 	if err != nil {
 		return storeError("read the group", err)
 	}
-	seeks := map[string]discovery.Seek{}
-	var keys []offsets.Key
-	for _, e := range es {
-		kind, rest, _ := strings.Cut(strings.TrimPrefix(e.Key, prefix), "/")
-		topic, _, _ := strings.Cut(rest, "/")
-		switch kind {
-		case "offsets":
-			if t, p, ok := discovery.SplitTopicPartition(rest); ok {
-				keys = append(keys, offsets.Key{Group: group, Topic: t, Partition: p})
-			}
-			fallthrough
-		case "begin":
-			if _, ok := seeks[topic]; !ok {
-				seeks[topic] = discovery.Seek{}
-			}
-		case "seek":
-			if topic == discovery.NameSettings {
-				break
-			}
-			if s, err := discovery.Decode[discovery.Seek](e); err == nil {
-				seeks[topic] = s
-			}
+	keys := readGroupKeys(group, es)
+	if keys.config == nil || keys.config.Version != version {
+		return errGroupChanged(group)
+	}
+	c, _ := discovery.Decode[discovery.GroupConfig](*keys.config)
+	mark := discovery.Set(discovery.KeyIdle(group), removedMark(c.Ephemeral, time.Now()))
+	for _, ops := range keys.forgetOps(nil, mark) {
+		_, err = m.store.Commit(ctx, ops...)
+		if errors.Is(err, discovery.ErrConflict) {
+			return errGroupChanged(group)
 		}
-	}
-	// The seeks first: a deletion that stops half way then has lost nothing
-	// that the next attempt needs.
-	var ops []discovery.Op
-	for topic, last := range seeks {
-		s := discovery.Seek{Epoch: last.Epoch + 1, UUID: last.UUID, To: seekToBegin, Writer: discovery.NewNonce()}
-		ops = append(ops, discovery.Set(discovery.KeySeek(group, topic), discovery.Encode(s)))
-	}
-	for chunk := range slices.Chunk(ops, discovery.MaxCommitOps) {
-		if _, err := m.store.Commit(ctx, chunk...); err != nil {
+		if err != nil {
 			return storeError("delete the group", err)
 		}
 	}
-	_, err = m.store.Commit(ctx,
-		discovery.DeleteCAS(discovery.KeyGroupConfig(group), version),
-		discovery.DeletePrefix(discovery.PrefixOffsets(group)),
-		discovery.DeletePrefix(prefix+"begin/"),
-		discovery.DeletePrefix(discovery.PrefixOwners(group)),
-		discovery.Delete(discovery.KeySettings(group)),
-		discovery.Delete(discovery.KeyHistory(group)),
-		discovery.Delete(discovery.KeyPlanner(group)))
-	if errors.Is(err, discovery.ErrConflict) {
-		return apiError(api.CodeGroupConfig, "group %s was changed meanwhile: delete it again if that is still wanted", group)
-	}
-	if err != nil {
-		return storeError("delete the group", err)
-	}
-	for _, k := range keys {
-		m.checkpointer.Forget(k)
-	}
+	m.forgetHere(keys.keys)
 	if err := m.local.DeleteGroup(ctx, group); err != nil {
 		return apiError(api.CodeInternal, "the group is deleted, but not its positions on this host's disk: %v", err)
 	}
 	return nil
+}
+
+func errGroupChanged(group string) *api.Error {
+	return apiError(api.CodeGroupConfig, "group %s was changed meanwhile: delete it again if that is still wanted", group)
+}
+
+// forgetHere drops what this sidecar would write of positions.
+func (m *Manager) forgetHere(keys []offsets.Key) {
+	for _, k := range keys {
+		m.checkpointer.Forget(k)
+	}
 }

@@ -74,6 +74,8 @@ func brokerOrStore(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+func isNotFound(err error) bool { return errors.Is(err, discovery.ErrNotFound) }
+
 func errNoGroup(group string) *api.Error {
 	return apiError(api.CodeGroupNotFound, "group %s does not exist: its first pull, or PUT /groups/%s, makes it", group, group)
 }

@@ -105,6 +105,7 @@ type Manager struct {
 	takes      chan struct{} // one for each partition that is being taken
 	unlocks    chan struct{} // one for each that is being let go: takes wait for brokers, these must not
 	lookTopics chan struct{} // wakes the look at topics
+	counting   chan struct{} // one for whoever adds to the census
 	judgePoke  chan struct{} // wakes the judges' watch: judges has begun or ended
 	drained    chan struct{} // closed when draining begins
 
@@ -141,6 +142,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		unlocks:    make(chan struct{}, cfg.Parallel),
 		lookTopics: make(chan struct{}, 1),
 		judgePoke:  make(chan struct{}, 1),
+		counting:   make(chan struct{}, 1),
 		drained:    make(chan struct{}),
 		groups:     map[string]*group{},
 		assigned:   map[string]assignedEntry{},
@@ -157,6 +159,7 @@ func (m *Manager) Start() {
 	m.wg.Go(func() { m.watchTopics(m.ctx) })
 	m.wg.Go(func() { m.tick(m.ctx) })
 	m.wg.Go(func() { m.watchAges(m.ctx) })
+	m.wg.Go(func() { m.runKeeper(m.ctx) })
 }
 
 // Close drains: no new leases, a bounded wait for the acks of those that are

@@ -152,7 +152,8 @@ func (g *group) join(ctx context.Context, sess discovery.Session) (membership, b
 	ms := membership{since: time.Now().UTC()}
 	for failures := 1; ; failures++ {
 		// An assignment from an earlier life is not ours to follow.
-		err := g.write(ctx, sess, &ms, discovery.Delete(discovery.KeyAssign(g.m.id, g.name)))
+		// Nor is the group idle any more.
+		err := g.write(ctx, sess, &ms, discovery.Delete(discovery.KeyAssign(g.m.id, g.name)), discovery.Delete(discovery.KeyIdle(g.name)))
 		if err == nil {
 			g.m.outage.works(g.part())
 			g.m.log.Info("joined the group", zap.String("group", g.name), zap.Strings("topics", ms.topics))

@@ -15,6 +15,9 @@ type metrics struct {
 	lagUnknown  *prometheus.GaugeVec
 	unreadable  *prometheus.GaugeVec
 
+	groupsRemoved   prometheus.Counter
+	groupPartitions prometheus.Gauge
+
 	lagSeconds     *prometheus.GaugeVec
 	unackedSeconds *prometheus.GaugeVec
 
@@ -39,16 +42,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sidestream_consume_" + name, Help: help}, []string{"group", "topic"})
 	}
 	m := &metrics{
-		delivered:       counter("messages_delivered_total", "Messages handed to applications, redeliveries included.", "group", "topic"),
-		redelivered:     counter("messages_redelivered_total", "Messages handed out with an attempt above 1.", "group", "topic"),
-		acked:           counter("messages_acked_total", "Messages acknowledged for the first time.", "group", "topic"),
-		nacked:          counter("messages_nacked_total", "Receipts refused by the application.", "group", "topic"),
-		expired:         counter("leases_expired_total", "Messages whose lease ran out.", "group", "topic"),
-		returned:        counter("messages_returned_total", "Messages taken back because the answer could not be written.", "group", "topic"),
-		jumped:          counter("offsets_jumped_total", "Offsets passed over because the log no longer has them.", "group", "topic"),
-		lag:             gauge("lag_messages", "Messages not acknowledged of the partitions that this sidecar owns, as far as their leaders told."),
-		lagUnknown:      gauge("lag_unknown_partitions", "Partitions of this sidecar whose lag is not known or old, since their leaders are away: the lag lacks them."),
-		unreadable:      gauge("unreadable_partitions", "Partitions of this sidecar that stand still at records which nobody can read, until somebody seeks past them."),
+		delivered:     counter("messages_delivered_total", "Messages handed to applications, redeliveries included.", "group", "topic"),
+		redelivered:   counter("messages_redelivered_total", "Messages handed out with an attempt above 1.", "group", "topic"),
+		acked:         counter("messages_acked_total", "Messages acknowledged for the first time.", "group", "topic"),
+		nacked:        counter("messages_nacked_total", "Receipts refused by the application.", "group", "topic"),
+		expired:       counter("leases_expired_total", "Messages whose lease ran out.", "group", "topic"),
+		returned:      counter("messages_returned_total", "Messages taken back because the answer could not be written.", "group", "topic"),
+		jumped:        counter("offsets_jumped_total", "Offsets passed over because the log no longer has them.", "group", "topic"),
+		lag:           gauge("lag_messages", "Messages not acknowledged of the partitions that this sidecar owns, as far as their leaders told."),
+		lagUnknown:    gauge("lag_unknown_partitions", "Partitions of this sidecar whose lag is not known or old, since their leaders are away: the lag lacks them."),
+		unreadable:    gauge("unreadable_partitions", "Partitions of this sidecar that stand still at records which nobody can read, until somebody seeks past them."),
+		groupsRemoved: single("groups_removed_total", "Groups that this sidecar removed because nobody used them."),
+		groupPartitions: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sidestream_consume_group_partitions",
+			Help: "Partitions that all groups of the cluster consume, each counted once for every group; told by the one sidecar that counts them, 0 on all others.",
+		}),
 		lagSeconds:      gauge("lag_seconds", "Age, by its own timestamp, of the oldest message not acknowledged of the partitions that this sidecar owns; 0: there is none, or it is not read yet."),
 		unackedSeconds:  gauge("oldest_unacked_seconds", "Time since the oldest message that was handed out and is not acknowledged was handed out first; 0: there is none."),
 		moves:           counter("rebalances_total", "Partitions taken and released by this sidecar.", "group", "kind"),
@@ -64,7 +72,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sidestream_consume_streams", Help: "Streams that applications hold open."}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable, m.lagSeconds, m.unackedSeconds,
+		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable, m.lagSeconds, m.unackedSeconds, m.groupsRemoved, m.groupPartitions,
 			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered, m.streams)
 	}
 	return m

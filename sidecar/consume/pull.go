@@ -96,6 +96,11 @@ func (m *Manager) subscribe(ctx context.Context, req PullRequest) (*group, *shar
 			if err != nil {
 				return nil, nil, err
 			}
+			if s == nil {
+				if err := m.admit(ctx, req.Group, []string{req.Topic}); err != nil {
+					return nil, nil, err
+				}
+			}
 			if s != nil {
 				s.topicIs(t, nil)
 			}

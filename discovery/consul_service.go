@@ -113,6 +113,12 @@ func isNotFound(err error) bool {
 	return errors.As(err, &status) && status.Code == http.StatusNotFound
 }
 
+// passes says whether no check is critical, nor its node in maintenance.
+func passes(checks capi.HealthChecks) bool {
+	status := checks.AggregatedStatus()
+	return status == capi.HealthPassing || status == capi.HealthWarning
+}
+
 // WatchServices implements Store.
 func (c *consul) WatchServices(ctx context.Context, name string, index uint64) ([]Instance, uint64, error) {
 	ctx, cancel := c.bound(ctx, pollTimeout)
@@ -126,13 +132,11 @@ func (c *consul) WatchServices(ctx context.Context, name string, index uint64) (
 		in := Instance{
 			Service: Service{ID: e.Service.ID, Name: e.Service.Service, Address: e.Service.Address, Port: e.Service.Port, Meta: e.Service.Meta},
 			Node:    e.Node.Node,
+			Passing: passes(e.Checks),
+			Beating: passes(slices.DeleteFunc(slices.Clone(e.Checks), func(c *capi.HealthCheck) bool { return c.ServiceID == "" })),
 		}
 		if in.Address == "" {
 			in.Address = e.Node.Address
-		}
-		switch e.Checks.AggregatedStatus() { // of the service and of its node
-		case capi.HealthPassing, capi.HealthWarning:
-			in.Passing = true
 		}
 		instances = append(instances, in)
 	}

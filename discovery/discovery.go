@@ -154,6 +154,7 @@ type Instance struct {
 	Service
 	Node    string
 	Passing bool // its own check and its node's are both passing (or warning)
+	Beating bool // its own check is, whatever its node's says
 }
 
 // Registration keeps one service alive in the registry.

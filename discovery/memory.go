@@ -212,7 +212,7 @@ func (m *Memory) instances(name string) []Instance {
 	var found []Instance
 	for _, s := range m.services {
 		if s.Name == name {
-			found = append(found, Instance{Service: s.clone(), Node: "memory", Passing: s.passing})
+			found = append(found, Instance{Service: s.clone(), Node: "memory", Passing: s.passing, Beating: s.passing})
 		}
 	}
 	slices.SortFunc(found, func(a, b Instance) int { return strings.Compare(a.ID, b.ID) })

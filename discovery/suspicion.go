@@ -14,8 +14,15 @@ import (
 // and one who may have paused itself suspects nobody.
 const (
 	SuspectAfter = 1500 * time.Millisecond // critical for this long
-	GapWindow    = 5 * time.Second         // while in this last time
-	GapLimit     = 2 * time.Second         // our own beats had no longer gap
+	// SuspectNodeAfter is as SuspectAfter where the service's own check passes and
+	// its node is critical. While a host's Consul agent pauses it runs no checks
+	// and answers no gossip: the servers find the node gone after 5 to 8 s and
+	// see it again a second or so after it wakes. A pause of 10 s is no death; a
+	// session of a host that is dead would live 20 s.
+	SuspectNodeAfter = 8 * time.Second
+
+	GapWindow = 5 * time.Second // while in this last time
+	GapLimit  = 2 * time.Second // our own beats had no longer gap
 )
 
 // Holder is one life of a service: its registration's id with the session that
@@ -29,8 +36,12 @@ type Holder struct{ Service, Session string }
 // both: a process that restarts after a crash is there with a new session while
 // the check that its earlier life left behind is still critical for a moment.
 type Suspicion struct {
-	since map[Holder]time.Time
+	since map[Holder]critical
 }
+
+// critical is since when a holder is: by its own check, and by that or its node's.
+// The zero time is not at all.
+type critical struct{ own, any time.Time }
 
 // Observe takes in the instances of a service and who holds sessions, as they
 // are now. A service that is registered more than once, as on two nodes after a
@@ -38,20 +49,28 @@ type Suspicion struct {
 // registered is not critical: absence proves nothing, and its session ends by
 // itself.
 func (s *Suspicion) Observe(now time.Time, instances []Instance, holders []Holder) {
-	passing := map[string]bool{}
+	registered, beating, passing := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, in := range instances {
+		registered[in.ID] = true
+		beating[in.ID] = beating[in.ID] || in.Beating
 		passing[in.ID] = passing[in.ID] || in.Passing
 	}
-	since := map[Holder]time.Time{}
+	since := map[Holder]critical{}
 	for _, h := range holders {
-		if ok, registered := passing[h.Service]; ok || !registered {
+		if passing[h.Service] || !registered[h.Service] {
 			continue
 		}
-		if t, known := s.since[h]; known {
-			since[h] = t
-		} else {
-			since[h] = now
+		c := s.since[h]
+		if c.any.IsZero() {
+			c.any = now
 		}
+		switch {
+		case beating[h.Service]:
+			c.own = time.Time{}
+		case c.own.IsZero():
+			c.own = now
+		}
+		since[h] = c
 	}
 	s.since = since
 }
@@ -59,16 +78,16 @@ func (s *Suspicion) Observe(now time.Time, instances []Instance, holders []Holde
 // Critical reports whether any holder's service is critical.
 func (s *Suspicion) Critical() bool { return len(s.since) > 0 }
 
-// Suspects lists the holders that were seen critical for SuspectAfter, sorted;
-// none when ownGap, the longest gap between our own beats in the last GapWindow,
+// Suspects lists the holders that were seen critical for SuspectAfter, or their
+// nodes for SuspectNodeAfter, sorted; none when ownGap, the longest gap between our own beats in the last GapWindow,
 // is over GapLimit.
 func (s *Suspicion) Suspects(now time.Time, ownGap time.Duration) []Holder {
 	if ownGap > GapLimit {
 		return nil
 	}
 	var suspects []Holder
-	for h, since := range s.since {
-		if now.Sub(since) >= SuspectAfter {
+	for h, c := range s.since {
+		if !c.own.IsZero() && now.Sub(c.own) >= SuspectAfter || now.Sub(c.any) >= SuspectNodeAfter {
 			suspects = append(suspects, h)
 		}
 	}

@@ -11,7 +11,10 @@ import (
 func TestSuspicion(t *testing.T) {
 	base := time.Unix(1000, 0)
 	in := func(id string, passing bool) d.Instance {
-		return d.Instance{Service: d.Service{ID: id}, Passing: passing}
+		return d.Instance{Service: d.Service{ID: id}, Passing: passing, Beating: passing}
+	}
+	cut := func(id string) d.Instance { // its node is critical
+		return d.Instance{Service: d.Service{ID: id}, Beating: true}
 	}
 	type step struct {
 		at   time.Duration
@@ -23,6 +26,7 @@ func TestSuspicion(t *testing.T) {
 	const (
 		limit = d.GapLimit
 		just  = d.SuspectAfter
+		long  = d.SuspectNodeAfter
 	)
 	for _, c := range []struct {
 		name  string
@@ -74,6 +78,32 @@ func TestSuspicion(t *testing.T) {
 			{at: just, see: []d.Instance{in("b", false)}, life: "second"},
 			{at: 2*just - 1, see: []d.Instance{in("b", true)}, life: "second"},
 			{at: time.Hour, life: "second"},
+		}},
+		{"its node alone is critical: a longer moment", []step{
+			{at: 0, see: []d.Instance{cut("b")}},
+			{at: long - 1},
+			{at: long, who: []string{"b"}},
+		}},
+		// What a host's Consul agent that paused for 10 s shows: the node is gone
+		// after some seconds, the check ends as the agent wakes, then both return.
+		{"its node first and its own check at the end", []step{
+			{at: 0, see: []d.Instance{cut("b")}},
+			{at: long - time.Second, see: []d.Instance{in("b", false)}},
+			{at: long - 1},
+			{at: long - 1, see: []d.Instance{in("b", true)}},
+			{at: time.Hour},
+		}},
+		{"its own check fails for long while its node is critical", []step{
+			{at: 0, see: []d.Instance{cut("b")}},
+			{at: time.Second, see: []d.Instance{in("b", false)}},
+			{at: time.Second + just - 1},
+			{at: time.Second + just, who: []string{"b"}},
+		}},
+		{"its own check passes again while its node is critical", []step{
+			{at: 0, see: []d.Instance{in("b", false)}},
+			{at: time.Second, see: []d.Instance{cut("b")}},
+			{at: just},
+			{at: long, who: []string{"b"}},
 		}},
 		{"one that holds nothing is not judged", []step{
 			{at: 0, see: []d.Instance{in("z", false)}},

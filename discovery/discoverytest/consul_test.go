@@ -179,3 +179,75 @@ func TestConsulRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The Consul agent of one host pauses: what runs there is alive and cannot say
+// so. Its check does not turn critical meanwhile, for the paused agent runs it,
+// but the servers find the node gone. Its session outlives that, and nobody may
+// end it by suspicion.
+func TestConsulAgentOfAHostPauses(t *testing.T) {
+	server := discoverytest.Start(t, "")
+	host := server.Join(t, "", "host")
+	open := func(c *discoverytest.Consul) discovery.Store {
+		cfg := c.Config("main")
+		cfg.SessionTTL, cfg.CheckTTL = 10*time.Second, 3*time.Second
+		store, err := discovery.NewConsul(cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		return store
+	}
+	paused, other := open(host), open(server)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	s, err := paused.NewSession(ctx, "paused")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := paused.Commit(ctx, discovery.Acquire("l", nil, s.ID())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := paused.Register(ctx, discovery.Service{ID: "p-1", Name: "p"}); err != nil {
+		t.Fatal(err)
+	}
+	judge, err := other.Register(ctx, discovery.Service{ID: "judge", Name: "judge"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	judging, stop := context.WithCancel(ctx)
+	defer wg.Wait()
+	defer stop()
+	holder := discovery.Holder{Service: "p-1", Session: s.ID()}
+	wg.Go(func() {
+		_ = discovery.FollowSuspects(judging, other, "p", judge,
+			func() []discovery.Holder { return []discovery.Holder{holder} },
+			func(_ context.Context, suspects []discovery.Holder) { t.Errorf("suspected: %v", suspects) })
+	})
+	time.Sleep(discovery.GapWindow) // until then the judge's own beats had a gap
+
+	host.Pause()
+	began, critical := time.Now(), time.Duration(0)
+	for time.Since(began) < 10*time.Second {
+		in, _, err := other.WatchServices(ctx, "p", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if critical == 0 && len(in) == 1 && !in[0].Passing {
+			critical = time.Since(began)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	host.Resume()
+	t.Logf("critical %v after the pause began (0: never)", critical)
+	time.Sleep(2 * discovery.SuspectAfter) // whoever would suspect it has done so by now
+	for renewed := s.Age(); s.Age() >= renewed && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		renewed = s.Age()
+	}
+	if s.Ownership() != discovery.Proven {
+		t.Errorf("ownership %s after the pause", s.Ownership())
+	}
+	if e, err := other.Get(ctx, "l"); err != nil || e.Session != s.ID() {
+		t.Errorf("the lock is %+v, %v", e, err)
+	}
+}

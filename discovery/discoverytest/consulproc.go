@@ -35,15 +35,17 @@ const (
 // startTimeout is generous: the machine may be busy with other tests.
 const startTimeout = 90 * time.Second
 
-// Consul is a real Consul server of one node, with a data folder, on a loopback
-// address of its own. Its methods fail the test on any error; call them from
-// one goroutine at a time.
+// Consul is a real Consul agent with a data folder, on a loopback address of its
+// own: the one server, or a client that joined it (Join). Its methods fail the
+// test on any error; call them from one goroutine at a time.
 type Consul struct {
 	t     testing.TB
 	bin   string
 	dir   string
 	ip    string
+	node  string
 	token string
+	join  string // the server's address; "" for the server itself
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has been waited for
@@ -60,19 +62,32 @@ func WithACL(token string) ConsulOption { return func(c *Consul) { c.token = tok
 // the consul on the PATH, else the one built by ops/consul.
 func Start(t testing.TB, dir string, opts ...ConsulOption) *Consul {
 	t.Helper()
-	if dir == "" {
-		dir = t.TempDir()
-	}
-	c := &Consul{t: t, bin: Binary(t), dir: dir}
+	c := &Consul{node: "test"}
 	for _, opt := range opts {
 		opt(c)
 	}
-	c.ip = freeAddress(t)
+	return c.run(t, dir)
+}
+
+// Join runs a client agent, as every host has one, until the test ends: it
+// passes calls on to this server, and keeps the services and the checks of its
+// host by itself. node names it among all; dir is as Start's.
+func (c *Consul) Join(t testing.TB, dir, node string) *Consul {
+	t.Helper()
+	return (&Consul{node: node, token: c.token, join: c.ip}).run(t, dir)
+}
+
+func (c *Consul) run(t testing.TB, dir string) *Consul {
+	t.Helper()
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	c.t, c.bin, c.dir, c.ip = t, Binary(t), dir, freeAddress(t)
 	c.configure()
 	t.Cleanup(func() {
 		c.Kill()
 		if t.Failed() {
-			t.Logf("end of Consul's log:\n%s", tail(c.logPath(), 8<<10))
+			t.Logf("end of the log of Consul's agent %s:\n%s", c.node, tail(c.logPath(), 8<<10))
 		}
 	})
 	c.start()
@@ -143,7 +158,7 @@ func (c *Consul) logPath() string    { return filepath.Join(c.dir, "consul.log")
 func (c *Consul) configure() {
 	c.t.Helper()
 	cfg := map[string]any{
-		"server": true, "bootstrap_expect": 1, "node_name": "test", "datacenter": "dc1",
+		"node_name": c.node, "datacenter": "dc1",
 		"data_dir": c.dataDir(), "bind_addr": c.ip, "client_addr": c.ip,
 		"ports": map[string]int{
 			"http": httpPort, "server": serverPort, "serf_lan": serfPort,
@@ -155,6 +170,11 @@ func (c *Consul) configure() {
 		"connect":              map[string]any{"enabled": false},
 		"disable_host_node_id": true, "disable_update_check": true, "leave_on_terminate": false,
 		"log_level": "info",
+	}
+	if c.join == "" {
+		cfg["server"], cfg["bootstrap_expect"] = true, 1
+	} else {
+		cfg["start_join"] = []string{c.join}
 	}
 	if c.token != "" {
 		cfg["acl"] = map[string]any{
@@ -198,6 +218,9 @@ func (c *Consul) start() {
 	defer cancel()
 	for {
 		err := c.usable(ctx)
+		if err == nil && c.join != "" {
+			err = c.synced(ctx)
+		}
 		if err == nil {
 			return
 		}
@@ -226,10 +249,44 @@ func (c *Consul) usable(ctx context.Context) error {
 	return err
 }
 
+// synced lets a check of a client's node end and waits until the server knows.
+// An agent that found no server at its start passes on no change of a check for
+// up to half a minute (agent/ae of Consul, retryFullSyncState).
+func (c *Consul) synced(ctx context.Context) error {
+	if _, err := c.put(ctx, "/v1/agent/check/register", `{"ID":"probe","Name":"probe","TTL":"50ms","Status":"passing"}`); err != nil {
+		return err
+	}
+	for {
+		b, err := c.call(ctx, http.MethodGet, "/v1/health/node/"+c.node+"?consistent", "")
+		if err != nil {
+			return err
+		}
+		var checks []struct{ CheckID, Status string }
+		if err := json.Unmarshal(b, &checks); err != nil {
+			return err
+		}
+		for _, check := range checks {
+			if check.CheckID == "probe" && check.Status == "critical" {
+				_, err := c.put(ctx, "/v1/agent/check/deregister/probe", "")
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 func (c *Consul) put(ctx context.Context, path, body string) ([]byte, error) {
+	return c.call(ctx, http.MethodPut, path, body)
+}
+
+func (c *Consul) call(ctx context.Context, method, path, body string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+c.Addr()+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.Addr()+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +302,7 @@ func (c *Consul) put(ctx context.Context, path, body string) ([]byte, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("PUT %s: %s: %s", path, resp.Status, bytes.TrimSpace(b))
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(b))
 	}
 	return b, nil
 }

@@ -115,10 +115,11 @@ type Pulled struct {
 
 // Receipts is the body of ack, nack and extend.
 type Receipts struct {
-	Receipts []string `json:"receipts"`
-	Delay    string   `json:"delay,omitempty"` // nack: Go duration before redelivery
-	Error    string   `json:"error,omitempty"` // nack: why, for dead letters and people
-	Lease    string   `json:"lease,omitempty"` // extend: Go duration from now
+	Receipts  []string `json:"receipts"`
+	Delay     string   `json:"delay,omitempty"`     // nack: Go duration before redelivery
+	Error     string   `json:"error,omitempty"`     // nack: why, for dead letters and people
+	Unhandled bool     `json:"unhandled,omitempty"` // nack: the application did not begin with them, so no attempt is spent
+	Lease     string   `json:"lease,omitempty"`     // extend: Go duration from now
 }
 
 // ReceiptResult is the fate of one receipt.

@@ -54,6 +54,10 @@ func (r *Receipts) DecodeJSON(b []byte) bool {
 			return ok
 		case "lease":
 			return q.Lease == "" && d.text(&q.Lease)
+		case "unhandled":
+			ok := !q.Unhandled && d.yes()
+			q.Unhandled = true
+			return ok
 		}
 		return false
 	}) && d.end()
@@ -124,9 +128,14 @@ func (d *scanner) end() bool {
 	return d.at == len(d.in)
 }
 
-func (d *scanner) null() bool {
+func (d *scanner) null() bool { return d.word("null") }
+
+func (d *scanner) yes() bool { return d.word("true") }
+
+// word passes over a word of four letters.
+func (d *scanner) word(w string) bool {
 	d.space()
-	if len(d.in)-d.at >= 4 && string(d.in[d.at:d.at+4]) == "null" {
+	if len(d.in)-d.at >= 4 && string(d.in[d.at:d.at+4]) == w {
 		d.at += 4
 		return true
 	}

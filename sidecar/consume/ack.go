@@ -24,7 +24,7 @@ func (m *Manager) Ack(ctx context.Context, group, topic string, r api.Receipts) 
 // Nack gives messages back, to be delivered again after the delay; with them,
 // as far as the group's order binds them, every unacknowledged message of the
 // same pull above them. Its error is kept for whoever looks at the message when
-// its attempts are used up.
+// its attempts are used up. Messages that are unhandled spend no attempt.
 func (m *Manager) Nack(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error) {
 	delay := time.Duration(0)
 	if r.Delay != "" {
@@ -34,7 +34,12 @@ func (m *Manager) Nack(ctx context.Context, group, topic string, r api.Receipts)
 		}
 		delay = d
 	}
-	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome { return o.refuse(ctx, rs, delay, r.Error) })
+	if r.Unhandled && (r.Delay != "" || r.Error != "") {
+		return api.ReceiptResponse{}, badRequest("unhandled messages come again at once and have not failed: leave out delay and error")
+	}
+	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome {
+		return o.refuse(ctx, rs, delay, r.Error, r.Unhandled)
+	})
 }
 
 // maxDelay is the longest that a nack may put a message off.
@@ -205,12 +210,12 @@ func cutText(s string, most int) string {
 }
 
 func (o *owner) nack(rs []receipt, delay time.Duration) []outcome {
-	return o.refuse(context.Background(), rs, delay, "")
+	return o.refuse(context.Background(), rs, delay, "", false)
 }
 
-// refuse gives messages back. The attempts that were spent and the delay are on
-// this host's disk when it returns.
-func (o *owner) refuse(ctx context.Context, rs []receipt, delay time.Duration, why string) []outcome {
+// refuse gives messages back, or declines those that are unhandled. The attempts
+// that were spent and the delay are on this host's disk when it returns.
+func (o *owner) refuse(ctx context.Context, rs []receipt, delay time.Duration, why string, unhandled bool) []outcome {
 	outs := make([]outcome, len(rs))
 	byLease := map[uint64][]int{}
 	good := 0
@@ -227,7 +232,12 @@ func (o *owner) refuse(ctx context.Context, rs []receipt, delay time.Duration, w
 		for j, i := range is {
 			nacked[j] = rs[i].offset
 		}
-		_, errs := o.win.Nack(now, lease, nacked, delay, why)
+		var errs []error
+		if unhandled {
+			_, errs = o.win.Decline(lease, nacked)
+		} else {
+			_, errs = o.win.Nack(now, lease, nacked, delay, why)
+		}
 		for j, i := range is {
 			if outs[i].err = windowError(errs[j]); outs[i].err == nil {
 				good++

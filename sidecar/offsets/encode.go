@@ -11,13 +11,16 @@ import (
 // checkpointed by one host then stay a few MiB in the coordination store.
 const MaxEncoded = 4 << 10
 
-// maxAttempt bounds what is written of an attempt count, so that 64 retries
+// maxPassed is how many of the ranges that were passed over Encode writes.
+const maxPassed = 32
+
+// maxAttempt bounds what is written of an attempt count, so that 64 stored retries
 // always leave room for ranges.
 const maxAttempt = 1_000_000
 
 // wirePosition is the JSON of a position. Ranges and retries are written
-// relative to the low edge, which makes thrice as many fit: acked is the list
-// skip, run, skip, run … from Low upwards; a retry is [offset-Low, attempts,
+// relative to the low edge, which makes thrice as many fit: acked and passed are
+// lists skip, run, skip, run … from Low upwards; a retry is [offset-Low, attempts,
 // not before in Unix milliseconds or 0].
 type wirePosition struct {
 	Topic       string     `json:"topic,omitempty"`
@@ -27,14 +30,20 @@ type wirePosition struct {
 	LeaderEpoch int32      `json:"leader_epoch"`
 	Retries     [][3]int64 `json:"retries,omitempty"`
 	Acked       []int64    `json:"acked,omitempty"`
+	Passed      []int64    `json:"passed,omitempty"`
 }
 
 // Encode writes the position as JSON of at most MaxEncoded bytes. Where all of
-// it would not fit the highest acked ranges are left out, and dropped says how
-// many: their messages are then delivered again by whoever reads only this.
+// it would not fit the ranges that were passed over are left out, then the
+// highest acked ranges, and dropped says how many of those: their messages are
+// then delivered again by whoever reads only this.
 func (p Position) Encode() (b []byte, dropped int) {
-	b = p.encode(len(p.Acked))
+	retries := min(len(p.Retries), storedRetries)
+	b = p.encode(len(p.Acked), min(len(p.Passed), maxPassed), retries)
 	if len(b) <= MaxEncoded {
+		return b, 0
+	}
+	if b = p.encode(len(p.Acked), 0, retries); len(b) <= MaxEncoded {
 		return b, 0
 	}
 	// The length grows with the number of ranges kept, so bisect for the most
@@ -42,30 +51,23 @@ func (p Position) Encode() (b []byte, dropped int) {
 	fits, over := 0, len(p.Acked)
 	for fits+1 < over {
 		mid := (fits + over) / 2
-		if len(p.encode(mid)) <= MaxEncoded {
+		if len(p.encode(mid, 0, retries)) <= MaxEncoded {
 			fits = mid
 		} else {
 			over = mid
 		}
 	}
-	return p.encode(fits), len(p.Acked) - fits
+	return p.encode(fits, 0, retries), len(p.Acked) - fits
 }
 
 // EncodeAll writes the whole position, however long. It is for the local store,
 // where an acknowledgement that was answered may not be forgotten.
-func (p Position) EncodeAll() []byte { return p.encode(len(p.Acked)) }
+func (p Position) EncodeAll() []byte { return p.encode(len(p.Acked), len(p.Passed), len(p.Retries)) }
 
-func (p Position) encode(ranges int) []byte {
+func (p Position) encode(acked, passed, retries int) []byte {
 	w := wirePosition{Topic: p.Topic, SeekEpoch: p.SeekEpoch, Low: p.Low, HandOut: p.HandOut, LeaderEpoch: p.LeaderEpoch}
-	at := p.Low
-	for _, r := range p.Acked[:ranges] {
-		w.Acked = append(w.Acked, r.From-at, r.To-r.From)
-		at = r.To
-	}
-	for i, r := range p.Retries {
-		if i == MaxRetries {
-			break
-		}
+	w.Acked, w.Passed = skipsAndRuns(p.Low, p.Acked[:acked]), skipsAndRuns(p.Low, p.Passed[:passed])
+	for _, r := range p.Retries[:retries] {
 		var ms int64
 		if !r.NotBefore.IsZero() {
 			// Rounded up: a message never comes earlier than it was put off to.
@@ -89,20 +91,16 @@ func Decode(b []byte) (Position, error) {
 	if w.Low < 0 || w.HandOut < 0 {
 		return Position{}, fmt.Errorf("position: low %d and hand_out %d must not be negative", w.Low, w.HandOut)
 	}
-	if len(w.Acked)%2 != 0 {
-		return Position{}, fmt.Errorf("position: acked has %d numbers, but they come in pairs of skip and run", len(w.Acked))
-	}
 	p := Position{Topic: w.Topic, SeekEpoch: w.SeekEpoch, Low: w.Low, HandOut: max(w.HandOut, w.Low), LeaderEpoch: w.LeaderEpoch}
-	at := w.Low
-	for i := 0; i < len(w.Acked); i += 2 {
-		skip, run := w.Acked[i], w.Acked[i+1]
-		if skip < 1 || run < 1 || skip > math.MaxInt64-at || run > math.MaxInt64-at-skip {
-			return Position{}, fmt.Errorf("position: acked range %d has skip %d and run %d: both must be at least 1 and stay below 2^63", i/2, skip, run)
-		}
-		from := at + skip
-		at = from + run
-		p.Acked = append(p.Acked, Range{from, at})
+	var err error
+	if p.Acked, err = readRanges("acked", w.Low, 1, w.Acked); err != nil {
+		return Position{}, err
 	}
+	passed, err := readRanges("passed", w.Low, 0, w.Passed)
+	if err != nil {
+		return Position{}, err
+	}
+	p.SetPassed(passed)
 	var rs []Retry
 	for i, r := range w.Retries {
 		if r[0] < 0 || r[0] > math.MaxInt64-w.Low || r[1] < 0 || r[1] > maxAttempt || r[2] < 0 {
@@ -116,6 +114,33 @@ func Decode(b []byte) (Position, error) {
 	}
 	p.SetRetries(rs)
 	return p, nil
+}
+
+func skipsAndRuns(at int64, list []Range) (numbers []int64) {
+	for _, r := range list {
+		numbers = append(numbers, r.From-at, r.To-r.From)
+		at = r.To
+	}
+	return numbers
+}
+
+// readRanges reads skips and runs above an offset, of which the first skip is at
+// least so much: what touches the low edge is not above it.
+func readRanges(name string, at, first int64, numbers []int64) (list []Range, err error) {
+	if len(numbers)%2 != 0 {
+		return nil, fmt.Errorf("position: %s has %d numbers, but they come in pairs of skip and run", name, len(numbers))
+	}
+	for i := 0; i < len(numbers); i += 2 {
+		skip, run := numbers[i], numbers[i+1]
+		if skip < first || run < 1 || skip > math.MaxInt64-at || run > math.MaxInt64-at-skip {
+			return nil, fmt.Errorf("position: %s range %d has skip %d and run %d: they must be at least %d and 1 and stay below 2^63", name, i/2, skip, run, first)
+		}
+		from := at + skip
+		at = from + run
+		list = append(list, Range{from, at})
+		first = 1
+	}
+	return list, nil
 }
 
 // MarshalJSON is Encode.

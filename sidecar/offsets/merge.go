@@ -57,41 +57,21 @@ func (p Position) Merge(q Position) (Position, Verdict) {
 		LeaderEpoch: max(p.LeaderEpoch, q.LeaderEpoch),
 	}
 	out.settle()
+	// What either handed out was handed out.
+	out.SetPassed(intersect(p.notHanded(), q.notHanded()))
 	out.SetRetries(uniteRetries(p.Retries, q.Retries))
 	return out, Merged
 }
 
-// MergeAcks adds to p what q acknowledged and nothing else of it: neither edge,
+// MergeAcks adds to p what q acknowledged and nothing else of it: neither edges,
 // retries nor leader epoch. It is what a former owner may do to the position of
 // the present one. The seek epoch and topic rules are those of Merge.
 func (p Position) MergeAcks(q Position) (Position, Verdict) {
 	if !SameTopic(p.Topic, q.Topic) || p.SeekEpoch != q.SeekEpoch {
 		return p.Merge(q)
 	}
-	q.HandOut, q.Retries, q.LeaderEpoch = q.Low, nil, p.LeaderEpoch
+	q.HandOut, q.Passed, q.Retries, q.LeaderEpoch = q.Low, nil, nil, p.LeaderEpoch
 	return p.Merge(q)
-}
-
-// unite is the union of two sorted lists of disjoint ranges, in linear time.
-func unite(a, b []Range) []Range {
-	if len(a)+len(b) == 0 {
-		return nil
-	}
-	out := make([]Range, 0, len(a)+len(b))
-	for len(a)+len(b) > 0 {
-		var r Range
-		if len(b) == 0 || len(a) > 0 && a[0].From <= b[0].From {
-			r, a = a[0], a[1:]
-		} else {
-			r, b = b[0], b[1:]
-		}
-		if n := len(out); n > 0 && r.From <= out[n-1].To {
-			out[n-1].To = max(out[n-1].To, r.To)
-		} else {
-			out = append(out, r)
-		}
-	}
-	return out
 }
 
 // uniteRetries keeps for each offset the retry that spent more attempts, then

@@ -6,9 +6,12 @@ import (
 	"time"
 )
 
-// MaxRetries is the most [Retry] entries that a position keeps; those of the
-// lowest offsets stay, since they are what holds the low edge back.
-const MaxRetries = 64
+// How many [Retry] entries are kept; those of the lowest offsets stay, since they
+// are what holds the low edge back.
+const (
+	MaxRetries    = 256 // in a position, and so in the local store
+	storedRetries = 64  // in the coordination store
+)
 
 // Range is a half-open range of offsets: From is in it, To is not.
 type Range struct{ From, To int64 }
@@ -41,6 +44,10 @@ type Position struct {
 	Acked []Range
 	// HandOut is one past the highest offset ever handed to an application.
 	HandOut int64
+	// Passed are ranges below HandOut that were never handed out: others went
+	// first. Sorted, disjoint, not adjacent, without what is acknowledged. One
+	// that is left out counts as handed out, which costs an attempt and no more.
+	Passed []Range
 	// Retries are sorted by offset, at most MaxRetries.
 	Retries []Retry
 	// LeaderEpoch is of the last batch fetched; -1 or 0 when unknown.
@@ -50,6 +57,7 @@ type Position struct {
 // Clone returns a copy that shares nothing with p.
 func (p Position) Clone() Position {
 	p.Acked = slices.Clone(p.Acked)
+	p.Passed = slices.Clone(p.Passed)
 	p.Retries = slices.Clone(p.Retries)
 	return p
 }
@@ -57,7 +65,7 @@ func (p Position) Clone() Position {
 // Equal says whether two positions say the same.
 func (p Position) Equal(q Position) bool {
 	return p.Topic == q.Topic && p.SeekEpoch == q.SeekEpoch && p.Low == q.Low && p.HandOut == q.HandOut &&
-		p.LeaderEpoch == q.LeaderEpoch && slices.Equal(p.Acked, q.Acked) &&
+		p.LeaderEpoch == q.LeaderEpoch && slices.Equal(p.Acked, q.Acked) && slices.Equal(p.Passed, q.Passed) &&
 		slices.EqualFunc(p.Retries, q.Retries, func(a, b Retry) bool {
 			return a.Offset == b.Offset && a.Attempt == b.Attempt && a.NotBefore.Equal(b.NotBefore)
 		})
@@ -114,6 +122,9 @@ func (p *Position) settle() {
 		p.Acked = nil
 	}
 	p.HandOut = max(p.HandOut, p.Low)
+	if len(p.Passed) > 0 {
+		p.Passed = subtract(cut(p.Passed, p.Low, p.HandOut), p.Acked)
+	}
 	p.Retries = slices.DeleteFunc(p.Retries, func(r Retry) bool { return p.IsAcked(r.Offset) })
 	if len(p.Retries) == 0 {
 		p.Retries = nil

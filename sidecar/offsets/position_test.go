@@ -118,7 +118,7 @@ func TestEncodeStaysSmall(t *testing.T) {
 	p := Position{Topic: "01234567-89ab-cdef-0123-456789abcdef", SeekEpoch: math.MaxUint64, Low: 3, HandOut: math.MaxInt64, LeaderEpoch: math.MaxInt32}
 	var rs []Retry
 	for i := range int64(MaxRetries) {
-		rs = append(rs, Retry{Offset: math.MaxInt64 - 200 + 2*i, Attempt: math.MaxInt32, NotBefore: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)})
+		rs = append(rs, Retry{Offset: math.MaxInt64 - 800 + 2*i, Attempt: math.MaxInt32, NotBefore: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)})
 	}
 	p.SetRetries(rs)
 	for i := range int64(2000) {
@@ -132,11 +132,29 @@ func TestEncodeStaysSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(q.Acked, p.Acked[:2000-dropped]) || len(q.Retries) != MaxRetries || q.HandOut != p.HandOut {
+	if !slices.Equal(q.Acked, p.Acked[:2000-dropped]) || len(q.Retries) != storedRetries || q.HandOut != p.HandOut {
 		t.Errorf("the lowest ranges must stay, and all retries: %d ranges, %d retries", len(q.Acked), len(q.Retries))
 	}
-	if all, err := Decode(p.EncodeAll()); err != nil || !slices.Equal(all.Acked, p.Acked) {
+	if all, err := Decode(p.EncodeAll()); err != nil || !slices.Equal(all.Acked, p.Acked) || len(all.Retries) != MaxRetries {
 		t.Errorf("EncodeAll lost ranges: %v", err)
+	}
+	// What was passed over gives way to what was acknowledged.
+	var over []Range
+	for i := range int64(100) {
+		over = append(over, Range{10 + 1000*i + 600, 10 + 1000*i + 700})
+	}
+	p.SetPassed(over)
+	if b, again := p.Encode(); len(b) > MaxEncoded || again != dropped {
+		t.Errorf("%d bytes, %d ranges dropped with ranges that were passed over, %d without", len(b), again, dropped)
+	}
+	if all, err := Decode(p.EncodeAll()); err != nil || !slices.Equal(all.Passed, over) {
+		t.Errorf("EncodeAll lost what was passed over: %v", err)
+	}
+	few := Position{Low: 1, HandOut: 100_000_000}
+	few.SetPassed(over)
+	b, _ = few.Encode()
+	if got, err := Decode(b); err != nil || !slices.Equal(got.Passed, over[:maxPassed]) {
+		t.Errorf("passed over %v, %v", got.Passed, err)
 	}
 	// Without retries there is room for hundreds of ranges.
 	p.Retries = nil
@@ -166,6 +184,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{`{"low":1,"acked":[0,5]}`, "at least 1"},
 		{`{"low":1,"acked":[9223372036854775807,1]}`, "below 2^63"},
 		{`{"low":1,"acked":[1,9223372036854775806]}`, "below 2^63"},
+		{`{"low":1,"passed":[0,0]}`, "passed range 0"},
+		{`{"low":1,"passed":[0,2,0,1]}`, "passed range 1"},
 		{`{"low":1,"retries":[[-1,1,0]]}`, "retry 0"},
 		{`{"low":1,"retries":[[1,-1,0]]}`, "retry 0"},
 	} {
@@ -197,12 +217,25 @@ func draw(t *rapid.T, epochs uint64) Position {
 		p.AckRange(from, from+rapid.Int64Range(0, 8).Draw(t, "run"))
 	}
 	p.HandOut = max(p.Low, rapid.Int64Range(0, span).Draw(t, "hand-out"))
+	var passed []Range
+	for from := range rapid.Int64Range(0, 8).Draw(t, "passed") {
+		passed = append(passed, Range{from * 7, from*7 + rapid.Int64Range(1, 6).Draw(t, "run")})
+	}
+	p.SetPassed(passed)
 	var rs []Retry
 	for o := range rapid.Int64Range(0, 10).Draw(t, "retries") {
 		rs = append(rs, Retry{Offset: o * 6, Attempt: rapid.IntRange(0, 3).Draw(t, "attempt"), NotBefore: time.UnixMilli(rapid.Int64Range(1, 3).Draw(t, "at")).UTC()})
 	}
 	p.SetRetries(rs)
 	return p
+}
+
+// handed is what the position says was handed out.
+func handed(p Position) (s [span + 20]bool) {
+	for o := range s {
+		s[o] = int64(o) < p.HandOut && !p.WasPassed(int64(o))
+	}
+	return s
 }
 
 func set(p Position) (s [span + 20]bool) {
@@ -223,6 +256,18 @@ func checkShape(t *rapid.T, p Position) {
 	}
 	if p.HandOut < p.Low || len(p.Retries) > MaxRetries {
 		t.Fatalf("hand-out %d, low %d, %d retries", p.HandOut, p.Low, len(p.Retries))
+	}
+	at = -1
+	for _, r := range p.Passed {
+		if r.From <= at || r.To <= r.From || r.To > p.HandOut {
+			t.Fatalf("passed %v below %d are not sorted, disjoint, apart and below", p.Passed, p.HandOut)
+		}
+		for o := r.From; o < r.To; o++ {
+			if p.IsAcked(o) {
+				t.Fatalf("passed over %d, which is acked in %+v", o, p)
+			}
+		}
+		at = r.To
 	}
 	for i, r := range p.Retries {
 		if p.IsAcked(r.Offset) || i > 0 && p.Retries[i-1].Offset >= r.Offset {
@@ -250,6 +295,13 @@ func TestPropertyMerge(t *testing.T) {
 		}
 		if set(ab) != union {
 			t.Fatalf("%+v and %+v merge to %+v, which is not their union", a, b, ab)
+		}
+		ha, hb, hab := handed(a), handed(b), handed(ab)
+		for o := range union {
+			// Of what is acknowledged it does not matter.
+			if !union[o] && hab[o] != (ha[o] || hb[o]) {
+				t.Fatalf("%+v and %+v merge to %+v: was %d handed out?", a, b, ab, o)
+			}
 		}
 		if ab.Low < max(a.Low, b.Low) {
 			t.Fatalf("low fell to %d", ab.Low)
@@ -352,7 +404,7 @@ func TestPropertyDroppingOnlyForgets(t *testing.T) {
 		}
 		if dropped > 0 {
 			// One more range would not have fit.
-			if more := p.encode(len(q.Acked) + 1); len(more) <= MaxEncoded {
+			if more := p.encode(len(q.Acked)+1, 0, 0); len(more) <= MaxEncoded {
 				t.Fatalf("a range was dropped that fits: %d bytes", len(more))
 			}
 		}

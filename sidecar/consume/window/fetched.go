@@ -58,7 +58,7 @@ var farthest = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 // push appends a message, with what is known of it from before.
 func (w *Window[R]) push(r Record[R], m *message[R], l *lane[R]) {
 	m.offset, m.size, m.ref = r.Offset, r.Size, r.Ref
-	if r.Offset < w.restore {
+	if r.Offset < w.restore && !w.pos.WasPassed(r.Offset) {
 		m.spent, m.guessed = 1, true
 	}
 	if t, ok := w.pos.Retry(r.Offset); ok {
@@ -121,7 +121,40 @@ func (w *Window[R]) Position() offsets.Position {
 		}
 	}
 	p.SetRetries(rs)
+	p.SetPassed(w.passed())
 	return p
+}
+
+// mostPassed bounds how many ranges that were passed over are told of.
+const mostPassed = 256
+
+// passed are the offsets below the hand-out edge that were never handed out.
+func (w *Window[R]) passed() (list []offsets.Range) {
+	if !w.passes {
+		return nil
+	}
+	add := func(from, to int64) {
+		if n := len(list); n > 0 && list[n-1].To == from {
+			list[n-1].To = to
+		} else if n < mostPassed {
+			list = append(list, offsets.Range{From: from, To: to})
+		}
+	}
+	for _, m := range w.msgs {
+		if m.offset >= w.pos.HandOut {
+			break
+		}
+		if !m.done && m.spent == 0 {
+			add(m.offset, m.offset+1)
+		}
+	}
+	for _, r := range w.pos.Passed { // of what is not fetched yet
+		if r.To > w.next {
+			add(max(r.From, w.next), r.To)
+		}
+	}
+	w.passes = w.whole == nil || len(list) > 0
+	return list
 }
 
 // note remembers that there is more to store of a message than the hand-out edge

@@ -172,6 +172,9 @@ func (m *model) check(t *rapid.T, w *Window[int64], now time.Time) {
 		}
 		if o < m.edge && o < m.fetched && m.exists[o] && !m.acked[o] && len(p.Retries) < offsets.MaxRetries {
 			r, ok := p.Retry(o)
+			if p.WasPassed(o) != (m.tries[o] == 0) {
+				t.Fatalf("offset %d was handed out %d times, and passed are %v", o, m.tries[o], p.Passed)
+			}
 			if got := max(1, r.Attempt); ok && r.Attempt != m.tries[o] || got != max(1, m.tries[o]) {
 				t.Fatalf("offset %d was handed out %d times, its retry is %+v", o, m.tries[o], r)
 			}
@@ -536,10 +539,7 @@ func againstTheModel(t *rapid.T, m *model) {
 			clear(m.blocked)
 			for o := range m.exists {
 				m.blocks[m.lane[o]] = m.edge
-				if int64(o) < m.edge {
-					m.guessed[o] = m.tries[o] <= 1 && m.due[o].IsZero()
-					m.tries[o] = max(1, m.tries[o])
-				}
+				m.guessed[o] = m.tries[o] == 1 && m.due[o].IsZero()
 			}
 		}
 		m.check(t, w, now)

@@ -51,6 +51,7 @@ func (w *Window[R]) ReturnFrom(leaseNo uint64, from int64) (returned []int64) {
 	}
 	slices.Sort(returned)
 	if len(returned) > 0 {
+		w.passes = true
 		w.pos.HandOut = min(w.pos.HandOut, w.edge())
 	}
 	return returned

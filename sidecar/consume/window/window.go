@@ -151,6 +151,7 @@ type Window[R any] struct {
 	next     int64            // where the next fetch begins
 	msgs     []*message[R]    // by offset, first one not done
 	settled  int              // of msgs, those done
+	passes   bool             // there may be messages below the hand-out edge that were never handed out
 	tried    []*message[R]    // by offset: failed, or handed out more than once
 	waiting  int              // messages neither done nor out
 	inFlight int              // messages out
@@ -194,6 +195,7 @@ func New[R any](p offsets.Position, cfg Config) (*Window[R], error) {
 	p = p.Clone()
 	p.HandOut = max(p.HandOut, p.Low)
 	w := &Window[R]{cfg: cfg, pos: p, next: p.Low, restore: p.HandOut, epoch: time.Now(), leases: map[uint64]*lease[R]{}}
+	w.passes = cfg.Order != OrderPartition || len(p.Passed) > 0
 	switch cfg.Order {
 	case OrderPartition:
 		w.whole = &lane[R]{barrier: p.HandOut}

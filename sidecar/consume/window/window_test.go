@@ -377,9 +377,14 @@ func TestOrder(t *testing.T) {
 }
 
 func TestPositionKeepsTheLowestRetries(t *testing.T) {
-	w := newWindow(t, offsets.Position{}, 100, upTo(0, 100)...)
-	no := take(t, w, 0, 100, show(w.peek(100)))
-	if _, errs := w.Nack(at(0), no, upTo(0, 100), time.Second, ""); errs[99] != nil {
+	w, err := New[string](offsets.Position{}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 2 * offsets.MaxRetries
+	add(t, w, n, upTo(0, n)...)
+	no := take(t, w, 0, n, show(w.peek(n)))
+	if _, errs := w.Nack(at(0), no, upTo(0, n), time.Second, ""); errs[n-1] != nil {
 		t.Fatal(errs)
 	}
 	p := w.Position()

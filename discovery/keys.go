@@ -61,6 +61,12 @@ func KeyGroupConfig(group string) string { return PrefixGroups + group + "/confi
 // KeyBegin holds a [Begin].
 func KeyBegin(group, topic string) string { return PrefixGroups + group + "/begin/" + topic }
 
+// KeyPattern holds a [Pattern].
+func KeyPattern(group, pattern string) string { return PrefixPatterns(group) + pattern }
+
+// PrefixPatterns is above all patterns of topics that a group pulls.
+func PrefixPatterns(group string) string { return PrefixGroups + group + "/patterns/" }
+
 // KeyMember is the ephemeral key of a sidecar's membership: a [Member].
 func KeyMember(group, sidecar string) string { return PrefixGroups + group + "/members/" + sidecar }
 

@@ -109,10 +109,18 @@ type Begin struct {
 	Writer  string          `json:"writer"`
 }
 
+// Pattern is under KeyPattern: the topics that a pattern matched when the group
+// began to pull it, with their UUIDs. The group's `from` is for these; topics
+// that are not listed came later and start at their log's start.
+type Pattern struct {
+	Topics map[string]string `json:"topics"`
+	Writer string            `json:"writer"`
+}
+
 // Member is under KeyMember.
 type Member struct {
 	Sidecar string    `json:"sidecar"`
-	Topics  []string  `json:"topics"`
+	Topics  []string  `json:"topics"` // names, and patterns such as orders.*
 	Joined  time.Time `json:"joined"`
 	Nonce   string    `json:"nonce"`
 	Session string    `json:"session"`
@@ -130,7 +138,7 @@ type Planner struct {
 // Assignment is under KeyAssign.
 type Assignment struct {
 	Plan       uint64             `json:"plan"`       // rises with every plan of the group
-	Partitions map[string][]int32 `json:"partitions"` // by topic, sorted
+	Partitions map[string][]int32 `json:"partitions"` // by topic, sorted; a pattern that was expanded is named with none
 	Seeks      map[string]uint64  `json:"seeks,omitempty"`
 	Settings   string             `json:"settings,omitempty"` // changes when the group's settings have: read them again
 	Cause      string             `json:"cause"`              // why it changed, for people

@@ -91,6 +91,7 @@ const (
 	ReasonNoPartition       Reason = "no_partition"        // more members than partitions
 	ReasonRebalancing       Reason = "rebalancing"         // partitions are on their way
 	ReasonInFlightFull      Reason = "in_flight_full"      // leases are out; ack them
+	ReasonNoTopic           Reason = "no_topic"            // no topic matches the pattern yet
 	ReasonRateLimited       Reason = "rate_limited"        //
 	ReasonPaused            Reason = "paused"              // the group or the topic is, by POST …/pause
 	ReasonBrokersDown       Reason = "brokers_down"        // the leaders of what is owned here are away
@@ -107,10 +108,11 @@ type PullBody struct {
 
 // Pulled is the answer to a pull.
 type Pulled struct {
-	Messages  []Message        `json:"messages"`
-	Reason    *Reason          `json:"reason"`              // null when there are messages
-	Ownership string           `json:"ownership,omitempty"` // "unproven" while Consul has been away past the fence deadline
-	Acks      *ReceiptResponse `json:"acks,omitempty"`      // fate of the acks and nacks in the body
+	Messages  []Message         `json:"messages"`
+	Reason    *Reason           `json:"reason"`              // null when there are messages
+	Reasons   map[string]Reason `json:"reasons,omitempty"`   // by topic, of an empty pull of several that do not all have the same
+	Ownership string            `json:"ownership,omitempty"` // "unproven" while Consul has been away past the fence deadline
+	Acks      *ReceiptResponse  `json:"acks,omitempty"`      // fate of the acks and nacks in the body
 }
 
 // Receipts is the body of ack, nack and extend.
@@ -213,6 +215,7 @@ type Offsets struct {
 	OldestUnackedSeconds float64           `json:"oldest_unacked_seconds"`
 	Paused               bool              `json:"paused,omitempty"` // nothing is handed out
 	Partitions           []PartitionOffset `json:"partitions"`
+	Topics               []Offsets         `json:"topics,omitempty"` // of each, where several were asked for: Partitions is empty then
 }
 
 // PartitionOffset is where a group stands in a partition. The live sidecar
@@ -246,8 +249,9 @@ type SeekRequest struct {
 
 // Sought is its answer.
 type Sought struct {
-	SeekEpoch uint64          `json:"seek_epoch"`
-	Offsets   map[int32]int64 `json:"offsets"`
+	SeekEpoch uint64            `json:"seek_epoch"`
+	Offsets   map[int32]int64   `json:"offsets"`
+	Topics    map[string]Sought `json:"topics,omitempty"` // of each, where several were asked for: Offsets is empty then
 }
 
 // TopicList is the answer to GET /topics.

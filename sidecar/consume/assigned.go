@@ -66,6 +66,7 @@ func (g *group) reconcile(ctx context.Context, sess discovery.Session, owners *s
 	if a == nil {
 		return
 	}
+	g.follow(a.Partitions)
 	for _, s := range g.all() {
 		want := map[int32]bool{}
 		if s.isSubscribed() && s.goneError() == nil {

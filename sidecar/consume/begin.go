@@ -113,6 +113,14 @@ func (s *share) begin(ctx context.Context, topic upstream.Topic) (discovery.Begi
 			version, from = e.Version, fromEarliest
 		case !errors.Is(err, discovery.ErrNotFound):
 			return discovery.Begin{}, err
+		case from != fromEarliest && from != "":
+			later, err := s.cameLater(ctx, topic)
+			if err != nil {
+				return discovery.Begin{}, err
+			}
+			if later {
+				from = fromEarliest
+			}
 		}
 		found, err := resolveFrom(ctx, s.g.m.up, topic, from)
 		if err != nil {
@@ -131,6 +139,84 @@ func (s *share) begin(ctx context.Context, topic upstream.Topic) (discovery.Begi
 			return discovery.Begin{}, err
 		}
 	}
+}
+
+// cameLater says whether a topic that only patterns match here appeared after
+// the group had begun to pull them: then all of it came later than the group.
+func (s *share) cameLater(ctx context.Context, topic upstream.Topic) (bool, error) {
+	s.g.mu.Lock()
+	named := s.g.named(s.topic)
+	s.g.mu.Unlock()
+	if named {
+		return false, nil
+	}
+	later, matched := false, false
+	for _, pattern := range s.g.patterns() {
+		if !match(pattern, s.topic) {
+			continue
+		}
+		matched = true
+		e, err := s.g.m.store.Get(ctx, discovery.KeyPattern(s.g.name, pattern))
+		if errors.Is(err, discovery.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		p, err := discovery.Decode[discovery.Pattern](e)
+		if err != nil {
+			return false, fmt.Errorf("what pattern %s of group %s began with cannot be read: %w", pattern, s.g.name, err)
+		}
+		if uuid, there := p.Topics[s.topic]; there && offsets.SameTopic(uuid, topic.UUID) {
+			return false, nil
+		}
+		later = true
+	}
+	if !matched {
+		return false, fmt.Errorf("topic %s: nobody pulls it here any more", s.topic)
+	}
+	return later, nil
+}
+
+// maxPatternTopics bounds what a pattern may match when a group begins to pull
+// it with a from: the store's values are bounded.
+const maxPatternTopics = 4000
+
+// beginPatterns writes down which topics there are when the group begins to pull
+// patterns, so that those which appear later can be told from them. Where the
+// group begins at the logs' start that makes no difference.
+func (m *Manager) beginPatterns(ctx context.Context, g *group, patterns []string) error {
+	if from := g.settings().From; from == fromEarliest || from == "" {
+		return nil
+	}
+	for _, pattern := range patterns {
+		key := discovery.KeyPattern(g.name, pattern)
+		_, err := m.store.Get(ctx, key)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, discovery.ErrNotFound) {
+			return storeError("read what the pattern began with", err)
+		}
+		all, err := m.topics.list(ctx, m.up, 0)
+		if err != nil {
+			return err
+		}
+		p := discovery.Pattern{Topics: map[string]string{}, Writer: discovery.NewNonce()}
+		for name, t := range all {
+			if match(pattern, name) {
+				p.Topics[name] = t.UUID
+			}
+		}
+		if len(p.Topics) > maxPatternTopics {
+			return badRequest("pattern %s matches %d topics: at most %d are possible for a group that does not begin at from=%s", pattern, len(p.Topics), maxPatternTopics, fromEarliest)
+		}
+		_, err = m.store.Commit(ctx, discovery.CAS(key, discovery.Encode(p), 0))
+		if err != nil && !errors.Is(err, discovery.ErrConflict) {
+			return storeError("write what the pattern begins with", err)
+		}
+	}
+	return nil
 }
 
 // beginOffset is where one partition begins: as resolved, or at its log's start

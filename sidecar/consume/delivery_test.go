@@ -151,10 +151,7 @@ func TestWaitingPullsAreWokenOneByOne(t *testing.T) {
 		}()
 	}
 	eventually(t, "four pulls wait", func() bool {
-		s := a.m.lookup("g").share("jobs")
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.waiters) == 4
+		return a.m.lookup("g").share("jobs").subscriptions()[0].waiting() == 4
 	})
 	for p := range int32(4) {
 		l.produce("jobs", p, 0, 1)
@@ -209,10 +206,7 @@ func TestCloseAnswersAndWaitsForAcks(t *testing.T) {
 		waiting <- err
 	}()
 	eventually(t, "a pull waits", func() bool {
-		s := a.m.lookup("g").share("jobs")
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.waiters) == 1
+		return a.m.lookup("g").share("jobs").subscriptions()[0].waiting() == 1
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- a.m.Close(t.Context()) }()

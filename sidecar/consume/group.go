@@ -2,9 +2,8 @@ package consume
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sidestream/discovery"
@@ -19,12 +18,15 @@ type group struct {
 	quit chan struct{} // closed: leave now
 	done chan struct{} // closed when it has left
 
+	tickets atomic.Uint64 // that waiting pulls were given
+
 	mu         sync.Mutex // guards all below
 	config     discovery.GroupConfig
-	shares     map[string]*share
-	closing    bool              // no pull may enter any more
-	sess       discovery.Session // under which it is a member; nil while it is not
-	since      uint64            // version of the store at which it joined
+	shares     map[string]*share        // by topic
+	subs       map[string]*subscription // by the choice's text
+	closing    bool                     // no pull may enter any more
+	sess       discovery.Session        // under which it is a member; nil while it is not
+	since      uint64                   // version of the store at which it joined
 	assignment *discovery.Assignment
 	// settingsSeen is the version of the settings that was last read, as the
 	// planner passes it on.
@@ -37,7 +39,7 @@ func newGroup(m *Manager, name string, config discovery.GroupConfig) *group {
 	return &group{
 		m: m, name: name, config: config,
 		poke: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
-		shares: map[string]*share{},
+		shares: map[string]*share{}, subs: map[string]*subscription{},
 	}
 }
 
@@ -75,62 +77,6 @@ func (g *group) share(topic string) *share {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.shares[topic]
-}
-
-// enter counts a pull of a topic in; false when the group is being left.
-func (g *group) enter(topic string) (*share, bool) {
-	g.mu.Lock()
-	if g.closing {
-		g.mu.Unlock()
-		return nil, false
-	}
-	s := g.shares[topic]
-	if s == nil {
-		s = newShare(g, topic)
-		g.shares[topic] = s
-	}
-	// Under mu, so that the group cannot decide meanwhile that it is idle.
-	changed := s.enter(time.Now())
-	g.mu.Unlock()
-	if changed {
-		kick(g.poke)
-	}
-	return s, true
-}
-
-func (g *group) all() []*share {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	ss := make([]*share, 0, len(g.shares))
-	for _, s := range g.shares {
-		ss = append(ss, s)
-	}
-	slices.SortFunc(ss, func(a, b *share) int { return strings.Compare(a.topic, b.topic) })
-	return ss
-}
-
-// topics are those that applications pull here, sorted.
-func (g *group) topics() []string {
-	var ts []string
-	for _, s := range g.all() {
-		if s.isSubscribed() {
-			ts = append(ts, s.topic)
-		}
-	}
-	return ts
-}
-
-// closeIfIdle decides to leave when nothing has been pulled since a time.
-func (g *group) closeIfIdle(since time.Time) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, s := range g.shares {
-		if !s.idle(since) {
-			return false
-		}
-	}
-	g.closing = true
-	return true
 }
 
 // leaveNow tells the membership to end: no pull may enter any more.

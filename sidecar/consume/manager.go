@@ -31,6 +31,7 @@ type Upstream interface {
 	Client(opts ...kgo.Opt) (*kgo.Client, error)
 	Topic(ctx context.Context, name string) (upstream.Topic, error)
 	Refresh(ctx context.Context, name string) (upstream.Topic, error)
+	Topics(ctx context.Context) ([]upstream.Topic, error)
 	StartOffsets(ctx context.Context, topic string) (map[int32]int64, error)
 	EndOffsets(ctx context.Context, topic string) (map[int32]int64, error)
 	OffsetsAt(ctx context.Context, topic string, t time.Time) (map[int32]int64, error)
@@ -60,7 +61,7 @@ type Deps struct {
 
 // PullRequest asks for messages.
 type PullRequest struct {
-	Group, Topic string
+	Group, Topic string        // Topic: one, or names and patterns with commas between them
 	Max          int           // 0: the default
 	Wait         time.Duration // how long to wait for the first message
 	Lease        time.Duration // 0: the group's
@@ -98,6 +99,7 @@ type Manager struct {
 	reader       *reader
 	outage       *outage
 	lent         *lendings // what streams have out
+	topics       *catalogue
 
 	ctx        context.Context // the life of everything that runs
 	cancel     context.CancelFunc
@@ -137,7 +139,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		cfg: cfg, id: deps.ID, nonce: deps.Nonce, service: deps.Service,
 		store: deps.Store, session: deps.Session, registration: deps.Registration,
 		up: deps.Upstream, local: deps.Local, checkpointer: deps.Checkpointer,
-		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r, outage: newOutage(log), lent: newLendings(),
+		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r, outage: newOutage(log), lent: newLendings(), topics: newCatalogue(),
 		takes:      make(chan struct{}, cfg.Parallel),
 		unlocks:    make(chan struct{}, cfg.Parallel),
 		lookTopics: make(chan struct{}, 1),

@@ -90,9 +90,7 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 			// while what is still owned can be served.
 			leaving := g.anyIdle(since) && g.storeAnswers(sctx, sess)
 			if leaving {
-				for _, s := range g.all() {
-					s.unsubscribe(since)
-				}
+				g.dropIdle(since)
 			}
 			if time.Since(checked) >= g.m.cfg.Recheck {
 				checked = time.Now()
@@ -108,21 +106,6 @@ func (g *group) member(ctx context.Context, sess discovery.Session) (left bool) 
 	}
 	g.depart(sctx, sess, stopPlanning, &planner)
 	return true
-}
-
-// anyIdle says whether there is a topic to leave: one that is in our membership
-// and that nobody pulled since a time, or none at all.
-func (g *group) anyIdle(since time.Time) bool {
-	none := true
-	for _, s := range g.all() {
-		if s.isSubscribed() {
-			none = false
-			if s.idle(since) {
-				return true
-			}
-		}
-	}
-	return none
 }
 
 // probeTime bounds the question whether the store answers.
@@ -249,9 +232,7 @@ func (g *group) depart(ctx context.Context, sess discovery.Session, stopPlanning
 			o.releaseNow("the sidecar left the group")
 		}
 	}
-	for _, s := range g.all() {
-		s.wakeAll()
-	}
+	g.wakeAll()
 	for g.owns() {
 		select {
 		case <-ctx.Done():

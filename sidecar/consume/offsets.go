@@ -13,6 +13,9 @@ import (
 // Offsets tells where a group stands in a topic: live for the partitions that
 // this sidecar owns, as of the last checkpoint for all others.
 func (m *Manager) Offsets(ctx context.Context, group, topic string) (api.Offsets, error) {
+	if c, err := checkChoice(group, topic); err == nil && !c.single() {
+		return m.offsetsOfAll(ctx, group, c)
+	}
 	out := api.Offsets{Group: group, Topic: topic, Partitions: []api.PartitionOffset{}}
 	if err := checkNames(group, topic); err != nil {
 		return out, err

@@ -15,6 +15,7 @@ import (
 	"sidestream/discovery"
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume/plan"
+	"sidestream/sidecar/upstream"
 )
 
 // planner plans one group for as long as it holds the lock.
@@ -34,6 +35,7 @@ type planner struct {
 	number  uint64 // of the last plan
 	planned map[plan.TopicPartition]string
 	counts  map[string]int32
+	known   map[string]upstream.Topic // that the brokers have, as of the last plan; nil while nobody pulls a pattern
 	history discovery.History
 	last    map[string]member  // members of the last plan
 	written map[string]written // by member
@@ -41,7 +43,8 @@ type planner struct {
 
 type member struct {
 	discovery.Member
-	created uint64 // another life of the same sidecar has another
+	created uint64   // another life of the same sidecar has another
+	pulls   []string // Topics with the patterns expanded
 }
 
 // written is the assignment that a member has.
@@ -116,7 +119,7 @@ func (p *planner) setMembers(es []discovery.Entry) {
 		if err != nil || e.Session == "" {
 			continue
 		}
-		now[m.Sidecar] = member{m, e.Created}
+		now[m.Sidecar] = member{Member: m, created: e.Created}
 	}
 	p.mu.Lock()
 	p.members, p.listed[0] = now, true
@@ -169,13 +172,16 @@ func (p *planner) plan(ctx context.Context) error {
 		}
 		p.loaded = true
 	}
+	if err := p.expand(ctx, members); err != nil {
+		return err
+	}
 	counts, err := p.count(ctx, members)
 	if err != nil {
 		return err
 	}
 	in := plan.Input{Partitions: counts, Owners: p.planned}
 	for _, id := range slices.Sorted(maps.Keys(members)) {
-		in.Members = append(in.Members, plan.Member{ID: id, Topics: members[id].Topics})
+		in.Members = append(in.Members, plan.Member{ID: id, Topics: members[id].pulls})
 	}
 	assignments := plan.Plan(in)
 	cause := p.cause(ctx, members, counts, seeks, settings)
@@ -184,7 +190,7 @@ func (p *planner) plan(ctx context.Context) error {
 	fresh := map[string]written{}
 	for id, m := range members {
 		a := discovery.Assignment{Plan: number, Partitions: map[string][]int32{}, Settings: settings, Cause: cause, Writer: p.g.m.nonce + "/" + p.sess.ID()}
-		for _, topic := range m.Topics {
+		for _, topic := range m.told() {
 			// A topic of which there is nothing for the member is named all the
 			// same: it is told so, and need not wonder whether a plan is due.
 			a.Partitions[topic] = append([]int32{}, assignments[id][topic]...)
@@ -310,8 +316,12 @@ func (p *planner) load(ctx context.Context, members map[string]member) error {
 func (p *planner) count(ctx context.Context, members map[string]member) (map[string]int32, error) {
 	counts := map[string]int32{}
 	for _, m := range members {
-		for _, topic := range m.Topics {
+		for _, topic := range m.pulls {
 			if _, done := counts[topic]; done {
+				continue
+			}
+			if t, ok := p.known[topic]; ok && len(t.Partitions) > 0 {
+				counts[topic] = countOf(t)
 				continue
 			}
 			call, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -319,17 +329,15 @@ func (p *planner) count(ctx context.Context, members map[string]member) (map[str
 			cancel()
 			switch {
 			case err == nil:
-				for _, part := range t.Partitions {
-					counts[topic] = max(counts[topic], part.ID+1)
-				}
+				counts[topic] = countOf(t)
 			case isCode(err, api.CodeTopicNotFound):
 				counts[topic] = 0
 			default:
-				n, known := p.counts[topic]
-				if !known {
+				n, known := p.countBefore(topic)
+				if !known && slices.Contains(m.Topics, topic) {
 					return nil, fmt.Errorf("topic %s: %w", topic, err)
 				}
-				counts[topic] = n
+				counts[topic] = n // of one that a pattern matches: none yet, and the others go on
 			}
 		}
 	}
@@ -369,6 +377,7 @@ func (p *planner) cause(ctx context.Context, members map[string]member, counts m
 			}
 		}
 	}
+	why = append(why, p.cameAndWent(members, counts)...)
 	if len(why) == 0 {
 		for topic, epoch := range seeks {
 			for _, w := range p.written {

@@ -2,6 +2,7 @@ package consume
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -19,29 +20,30 @@ const settleWait = 200 * time.Millisecond
 // wants to join.
 const leaveWait = 5 * time.Second
 
-// Pull takes messages of a topic for a group under a lease, after it has settled
-// the receipts that came along. Where there is none it waits as asked, and says
-// why it is empty. The first pull makes the group (and the topic, where that is
-// switched on) and joins it.
+// Pull takes messages of a topic, or of several, for a group under a lease, after
+// it has settled the receipts that came along. Where there is none it waits as
+// asked, and says why it is empty. The first pull makes the group (and the topics
+// that it names, where that is switched on) and joins it.
 //
 // Errors: bad_request, topic_not_found at once, group_config when the request
 // contradicts the group's settings, draining, store_unavailable and
 // brokers_unavailable (only while the group is not joined yet).
 func (m *Manager) Pull(ctx context.Context, req PullRequest) (*Delivery, error) {
 	started := time.Now()
-	if err := m.checkPull(&req); err != nil {
-		return nil, err
-	}
-	g, s, err := m.subscribe(ctx, req)
+	c, err := m.checkPull(&req)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { s.leave(time.Now()) }()
+	g, sub, err := m.subscribe(ctx, req, c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { sub.leave(time.Now()) }()
 
 	d := &Delivery{Return: func() {}}
 	d.Messages = []api.Message{}
 	if len(req.Ack)+len(req.Nack) > 0 {
-		acks, err := m.settleBoth(ctx, g, s, req.Ack, req.Nack)
+		acks, err := m.settleBoth(ctx, g, c, req.Ack, req.Nack)
 		if err != nil {
 			return nil, err
 		}
@@ -51,62 +53,59 @@ func (m *Manager) Pull(ctx context.Context, req PullRequest) (*Delivery, error) 
 	if lease == 0 {
 		lease = g.lease()
 	}
-	return d, m.fill(ctx, g, s, req, lease, started, d)
+	return d, m.fill(ctx, g, sub, req, lease, started, d)
 }
 
 // checkPull fills in the defaults.
-func (m *Manager) checkPull(req *PullRequest) error {
-	if err := checkNames(req.Group, req.Topic); err != nil {
-		return err
+func (m *Manager) checkPull(req *PullRequest) (choice, error) {
+	c, err := checkChoice(req.Group, req.Topic)
+	if err != nil {
+		return c, err
 	}
 	switch {
 	case req.Max == 0:
 		req.Max = m.cfg.PullMax
 	case req.Max < 0 || req.Max > MaxPull:
-		return badRequest("max=%d: use 1 to %d", req.Max, MaxPull)
+		return c, badRequest("max=%d: use 1 to %d", req.Max, MaxPull)
 	}
 	if req.Wait < 0 {
-		return badRequest("wait=%s: use a duration such as 10s", req.Wait)
+		return c, badRequest("wait=%s: use a duration such as 10s", req.Wait)
 	}
 	req.Wait = min(req.Wait, m.cfg.MaxPullWait)
 	if req.Lease != 0 && (req.Lease < MinLease || req.Lease > MaxLease) {
-		return badRequest("lease=%s: use a duration from %s to %s", req.Lease, MinLease, MaxLease)
+		return c, badRequest("lease=%s: use a duration from %s to %s", req.Lease, MinLease, MaxLease)
 	}
 	if req.From != "" {
 		from, _, err := parseFrom(req.From)
 		if err != nil {
-			return err
+			return c, err
 		}
 		req.From = from
 	}
-	return nil
+	return c, nil
 }
 
-// subscribe finds or makes the group's part of the topic and counts the pull in.
-func (m *Manager) subscribe(ctx context.Context, req PullRequest) (*group, *share, error) {
+// subscribe finds or makes the group's part of the topics and counts the pull in.
+func (m *Manager) subscribe(ctx context.Context, req PullRequest, c choice) (*group, *subscription, error) {
 	for {
 		g := m.lookup(req.Group)
-		s := (*share)(nil)
+		sub := (*subscription)(nil)
 		if g != nil {
-			s = g.share(req.Topic)
+			sub = g.subscription(c)
 		}
-		if s == nil || s.goneError() != nil {
+		if sub == nil || sub.missing() != nil {
 			// An unknown topic is told at once, and makes no group.
-			t, err := m.topic(ctx, req.Topic)
-			if err != nil {
+			if err := m.find(ctx, g, c); err != nil {
 				return nil, nil, err
 			}
-			if s == nil {
-				if err := m.admit(ctx, req.Group, []string{req.Topic}); err != nil {
-					return nil, nil, err
-				}
-			}
-			if s != nil {
-				s.topicIs(t, nil)
+		}
+		if sub == nil {
+			if err := m.admit(ctx, req.Group, c.names); err != nil {
+				return nil, nil, err
 			}
 		}
 		if g == nil {
-			c, err := m.changeConfig(ctx, req.Group, func(c discovery.GroupConfig, exists bool) (discovery.GroupConfig, error) {
+			config, err := m.changeConfig(ctx, req.Group, func(c discovery.GroupConfig, exists bool) (discovery.GroupConfig, error) {
 				if !exists && req.From != "" {
 					c.From = req.From
 				}
@@ -115,19 +114,24 @@ func (m *Manager) subscribe(ctx context.Context, req PullRequest) (*group, *shar
 			if err != nil {
 				return nil, nil, err
 			}
-			if g, err = m.enter(req.Group, c); err != nil {
+			if g, err = m.enter(req.Group, config); err != nil {
 				return nil, nil, err
 			}
 		}
 		if err := m.checkFrom(ctx, g, req.From); err != nil {
 			return nil, nil, err
 		}
-		if s, ok := g.enter(req.Topic); ok {
+		if sub == nil {
+			if err := m.beginPatterns(ctx, g, c.patterns); err != nil {
+				return nil, nil, err
+			}
+		}
+		if sub, ok := g.enter(c); ok {
 			if m.isDraining() {
-				s.leave(time.Now())
+				sub.leave(time.Now())
 				return nil, nil, errDraining()
 			}
-			return g, s, nil
+			return g, sub, nil
 		}
 		if m.isDraining() {
 			return nil, nil, errDraining()
@@ -171,13 +175,14 @@ func (m *Manager) checkFrom(ctx context.Context, g *group, from string) error {
 }
 
 // fill waits for messages and takes them.
-func (m *Manager) fill(ctx context.Context, g *group, s *share, req PullRequest, lease time.Duration, started time.Time, d *Delivery) error {
+func (m *Manager) fill(ctx context.Context, g *group, sub *subscription, req PullRequest, lease time.Duration, started time.Time, d *Delivery) error {
 	deadline := started.Add(req.Wait)
 	grace := started.Add(max(req.Wait, settleWait))
 	var w *waiter
+	var by *share // that this pull was last woken for
 	defer func() {
 		if w != nil {
-			s.unwait(w)
+			sub.unwait(w)
 		}
 	}()
 	timer := time.NewTimer(time.Hour)
@@ -193,40 +198,44 @@ func (m *Manager) fill(ctx context.Context, g *group, s *share, req PullRequest,
 		}
 		alive := req.Alive == nil || req.Alive()
 		if alive && !hold {
-			took, err := m.takeInto(ctx, s, req, lease, d)
+			hungry := sub.waiting()
+			if w != nil {
+				hungry-- // this one
+			}
+			took, err := m.takeInto(ctx, sub, req, lease, hungry, d)
 			if took || err != nil {
 				return err
 			}
 		}
-		if gone := s.goneError(); gone != nil {
+		if gone := sub.missing(); gone != nil {
 			return gone
 		}
 		now := time.Now()
-		reason, coming := s.reason(now)
+		reason, each, coming := sub.reason(now)
 		if hold {
-			reason, coming = api.ReasonUnproven, false
+			reason, each, coming = api.ReasonUnproven, nil, false
 		}
 		until := deadline
 		if coming {
 			until = grace
 		}
-		if !alive {
-			s.wake() // what this pull may have been woken for goes to the next
+		if !alive && by != nil {
+			by.wake() // what this pull was woken for goes to the next
 		}
 		if !alive || ctx.Err() != nil || !now.Before(until) {
-			d.Reason = &reason
+			d.Reason, d.Reasons = &reason, each
 			return nil
 		}
 		if w == nil {
 			// Queue first and look once more, so that no message slips through
 			// between looking and waiting.
-			w = s.wait()
+			w = sub.wait()
 			continue
 		}
 		timer.Reset(until.Sub(now))
 		select {
 		case <-w.woken:
-			w = nil
+			by, w = w.by, nil
 		case <-timer.C:
 		case <-ctx.Done():
 		case <-m.drained:
@@ -264,53 +273,79 @@ type handed struct {
 	messages   []window.Handout[*kgo.Record]
 }
 
-// takeInto takes what is ready, from one partition after the other.
-func (m *Manager) takeInto(ctx context.Context, s *share, req PullRequest, lease time.Duration, d *Delivery) (took bool, err error) {
+// takeInto takes what is ready, of each topic from one partition after the
+// other. hungry are the pulls that wait for the same.
+func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullRequest, lease time.Duration, hungry int, d *Delivery) (took bool, err error) {
 	var all []handed
 	left, bytes := req.Max, m.cfg.PullBytes
-	for _, o := range s.rotation() {
-		if left == 0 || bytes <= 0 {
-			break
-		}
-		h := o.handOut(time.Now(), left, bytes, lease)
-		if len(h.messages) == 0 {
-			continue
-		}
-		if req.AutoAck {
-			if err := o.ackHanded(ctx, h); err != nil {
-				if len(all) > 0 {
-					break // what could be settled is given
-				}
-				return false, err
+	take := func(s *share, most, room int) error {
+		for _, o := range s.turn() {
+			if most <= 0 || room <= 0 {
+				break
 			}
+			if slices.ContainsFunc(all, func(h handed) bool { return h.o == o }) {
+				continue // a partition's messages stand together
+			}
+			h := o.handOut(time.Now(), most, room, lease)
+			if len(h.messages) == 0 {
+				continue
+			}
+			if req.AutoAck {
+				if err := o.ackHanded(ctx, h); err != nil {
+					return err
+				}
+			}
+			all = append(all, h)
+			most -= len(h.messages)
+			left -= len(h.messages)
+			for _, x := range h.messages {
+				room -= sizeOf(x.Ref)
+				bytes -= sizeOf(x.Ref)
+			}
+			s.serve(o.key.Partition)
+			sub.serve(s.topic)
 		}
-		all = append(all, h)
-		left -= len(h.messages)
-		for _, x := range h.messages {
-			bytes -= sizeOf(x.Ref)
+		return nil
+	}
+	topics := sub.turn()
+	if len(topics) == 1 {
+		err = take(topics[0], left, bytes)
+		if len(all) > 0 {
+			topics[0].wake() // there may be more for the next
 		}
+	} else {
+		err = takeFairly(topics, &left, &bytes, hungry, take)
 	}
 	if len(all) == 0 {
-		return false, nil
+		return false, err // what could be settled is given
 	}
-	redelivered := 0
+	one := sub.choice.single()
+	redelivered := map[string]int{}
 	for _, h := range all {
+		topic := h.o.key.Topic
 		for _, x := range h.messages {
 			msg := MessageOf(x.Ref)
 			msg.Attempt = x.Attempt
 			if !req.AutoAck {
 				until := x.LeaseUntil.UTC()
 				msg.LeaseUntil = &until
-				msg.Receipt = receipt{h.generation, h.epoch, x.LeaseNo, msg.Partition, msg.Offset}.encode(req.Group, req.Topic)
+				r := receipt{h.generation, h.epoch, x.LeaseNo, msg.Partition, msg.Offset}
+				if one {
+					msg.Receipt = r.encode(req.Group, topic)
+				} else {
+					msg.Receipt = r.encodeTelling(req.Group, topic)
+				}
 			}
 			if x.Attempt > 1 {
-				redelivered++
+				redelivered[topic]++
 			}
 			d.Messages = append(d.Messages, msg)
 		}
+		m.metrics.delivered.WithLabelValues(req.Group, topic).Add(float64(len(h.messages)))
 	}
-	m.metrics.delivered.WithLabelValues(req.Group, req.Topic).Add(float64(len(d.Messages)))
-	m.metrics.redelivered.WithLabelValues(req.Group, req.Topic).Add(float64(redelivered))
+	for topic, n := range redelivered {
+		m.metrics.redelivered.WithLabelValues(req.Group, topic).Add(float64(n))
+	}
 	if !req.AutoAck {
 		d.Return = func() {
 			for _, h := range all {
@@ -318,8 +353,47 @@ func (m *Manager) takeInto(ctx context.Context, s *share, req PullRequest, lease
 			}
 		}
 	}
-	s.wake() // there may be more for the next
 	return true, nil
+}
+
+// takeFairly takes from several topics, of each its portion, and then what is
+// left from those that were not asked for all they have.
+func takeFairly(topics []*share, left, bytes *int, hungry int, take func(s *share, most, room int) error) error {
+	ready := make([]int, len(topics))
+	now := time.Now()
+	for i, s := range topics {
+		ready[i] = s.ready(now)
+	}
+	portions := divide(*left, ready, hungry)
+	served := 0
+	for _, most := range portions {
+		if most > 0 {
+			served++
+		}
+	}
+	for again := range 2 {
+		for i, most := range portions {
+			if most == 0 || *left <= 0 || *bytes <= 0 {
+				continue
+			}
+			room := *bytes
+			if again == 0 {
+				room = max(1, room/served)
+				served--
+			} else {
+				most = *left
+			}
+			if err := take(topics[i], most, room); err != nil {
+				return err
+			}
+		}
+	}
+	for i, s := range topics {
+		if ready[i] > 0 {
+			s.wake() // there may be more for the next
+		}
+	}
+	return nil
 }
 
 // handOut takes what the partition has ready.
@@ -362,64 +436,4 @@ func (o *owner) takeBack(h handed) {
 	o.s.g.m.metrics.returned.WithLabelValues(o.key.Group, o.key.Topic).Add(float64(len(back)))
 	kick(o.poke)
 	o.s.wake()
-}
-
-// reason says why there is nothing to take. coming says that there will be in a
-// moment: messages that the brokers have are being fetched.
-func (s *share) reason(now time.Time) (reason api.Reason, coming bool) {
-	if s.g.isPaused(s.topic) {
-		return api.ReasonPaused, false
-	}
-	a := s.g.assigned()
-	var assigned []int32
-	told := false
-	if a != nil {
-		assigned, told = a.Partitions[s.topic]
-	}
-	var owned, full, down, corrupt, unread, behind int
-	os := s.list()
-	for _, o := range os {
-		v := o.tick(now)
-		switch {
-		case v.trouble == "":
-		case v.unreadable:
-			corrupt++
-		default:
-			down++
-		}
-		if v.state != stateOwned {
-			continue
-		}
-		owned++
-		switch {
-		case v.why == window.InFlightFull && (v.waiting > 0 || v.behind), v.why == window.Delayed:
-			full++
-		case v.trouble != "":
-		case !v.started:
-			unread++
-		case v.behind && v.why == window.AtEnd, v.why == window.Ready:
-			behind++
-		}
-	}
-	switch {
-	case !told:
-		return api.ReasonRebalancing, false
-	case owned == 0 && down > 0:
-		return api.ReasonBrokersDown, false
-	case owned == 0 && len(assigned)+len(os) == 0:
-		return api.ReasonNoPartition, false
-	case owned == 0:
-		return api.ReasonRebalancing, false
-	case behind > 0 && s.g.m.reader.buffered.Load() >= s.g.m.cfg.ProcessBytes:
-		return api.ReasonInFlightFull, false
-	case full > 0:
-		return api.ReasonInFlightFull, behind+unread > 0
-	case corrupt > 0: // before brokers_down: it does not pass by itself
-		return api.ReasonCorruptRecord, behind+unread > 0
-	case down > 0:
-		return api.ReasonBrokersDown, behind+unread > 0
-	case unread+behind > 0 || len(os) > owned:
-		return api.ReasonRebalancing, unread+behind > 0
-	}
-	return api.ReasonAtEnd, false
 }

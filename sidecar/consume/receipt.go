@@ -16,9 +16,11 @@ type receipt struct {
 	offset     int64
 }
 
-// receiptVersion is the first byte of every receipt, so that a later form can
-// be told from this one.
-const receiptVersion = 1
+// The first byte of every receipt says which form it has.
+const (
+	receiptPlain   = 1 // of a pull of one topic by its name
+	receiptTelling = 2 // of a pull of several: its topic is in it
+)
 
 // errReceipt says that a text is no receipt of this group and topic.
 var errReceipt = errors.New(`not a receipt of this group and topic: send back the "receipt" of a pulled message unchanged`)
@@ -29,8 +31,22 @@ var receiptTable = crc32.MakeTable(crc32.Castagnoli)
 // but in its checksum, so a receipt that is sent to another group or topic is
 // refused and not misread.
 func (r receipt) encode(group, topic string) string {
-	var a [1 + 4*binary.MaxVarintLen64 + binary.MaxVarintLen32 + 4]byte
-	b := append(a[:0], receiptVersion)
+	var a [1 + receiptFields + 4]byte
+	return r.seal(append(a[:0], receiptPlain), group, topic)
+}
+
+// encodeTelling is encode with the topic in the text, for pulls of several.
+func (r receipt) encodeTelling(group, topic string) string {
+	b := make([]byte, 0, 1+binary.MaxVarintLen16+len(topic)+receiptFields+4)
+	b = append(b, receiptTelling)
+	b = binary.AppendUvarint(b, uint64(len(topic)))
+	return r.seal(append(b, topic...), group, topic)
+}
+
+// receiptFields is the most that the fields of a receipt take.
+const receiptFields = 4*binary.MaxVarintLen64 + binary.MaxVarintLen32
+
+func (r receipt) seal(b []byte, group, topic string) string {
 	b = binary.AppendUvarint(b, r.generation)
 	b = binary.AppendUvarint(b, r.seekEpoch)
 	b = binary.AppendUvarint(b, r.lease)
@@ -40,17 +56,29 @@ func (r receipt) encode(group, topic string) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
+// decodeReceipt reads a receipt of a group and a topic, in either form.
 func decodeReceipt(text, group, topic string) (receipt, error) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(b) < 1+5+4 || b[0] != receiptVersion {
+	if err != nil || len(b) < 1+5+4 {
 		return receipt{}, errReceipt
 	}
 	body, sum := b[:len(b)-4], binary.BigEndian.Uint32(b[len(b)-4:])
 	if receiptSum(body, group, topic) != sum {
 		return receipt{}, errReceipt
 	}
-	var fields [5]uint64
 	rest := body[1:]
+	switch body[0] {
+	case receiptPlain:
+	case receiptTelling:
+		told, fields, ok := cutTopic(rest)
+		if !ok || string(told) != topic {
+			return receipt{}, errReceipt
+		}
+		rest = fields
+	default:
+		return receipt{}, errReceipt
+	}
+	var fields [5]uint64
 	for i := range fields {
 		v, n := binary.Uvarint(rest)
 		if n <= 0 {
@@ -68,6 +96,25 @@ func decodeReceipt(text, group, topic string) (receipt, error) {
 		partition:  int32(fields[3]),
 		offset:     int64(fields[4]),
 	}, nil
+}
+
+// receiptTopic is the topic that a receipt tells, unproven; false when it tells
+// none.
+func receiptTopic(text string) (topic string, tells bool) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) == 0 || b[0] != receiptTelling {
+		return "", false
+	}
+	told, _, ok := cutTopic(b[1:])
+	return string(told), ok
+}
+
+func cutTopic(b []byte) (topic, rest []byte, ok bool) {
+	size, n := binary.Uvarint(b)
+	if n <= 0 || size > uint64(len(b)-n) {
+		return nil, nil, false
+	}
+	return b[n : n+int(size)], b[n+int(size):], true
 }
 
 func receiptSum(body []byte, group, topic string) uint32 {

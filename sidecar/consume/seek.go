@@ -41,6 +41,9 @@ func (m *Manager) readSeekEntry(ctx context.Context, group, topic string) (*disc
 // the owners read from there, or after seek_wait: the target stands either way,
 // and no owner hands out anything from before once it has applied it.
 func (m *Manager) Seek(ctx context.Context, group, topic string, req api.SeekRequest) (api.Sought, error) {
+	if c, err := checkChoice(group, topic); err == nil && !c.single() {
+		return m.seekAll(ctx, group, c, req)
+	}
 	if err := checkNames(group, topic); err != nil {
 		return api.Sought{}, err
 	}

@@ -2,82 +2,93 @@ package consume
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"sidestream/sdk/api"
 )
 
-func (m *Manager) settleAll(ctx context.Context, group, topic string, r api.Receipts, f func(*owner, []receipt) []outcome) (api.ReceiptResponse, error) {
-	if err := checkNames(group, topic); err != nil {
+func (m *Manager) settleAll(ctx context.Context, group, topics string, r api.Receipts, f func(*owner, []receipt) []outcome) (api.ReceiptResponse, error) {
+	c, err := checkChoice(group, topics)
+	if err != nil {
 		return api.ReceiptResponse{}, err
 	}
 	if len(r.Receipts) == 0 {
 		return api.ReceiptResponse{}, badRequest(`receipts is empty: send {"receipts":["…"]} with the receipts of pulled messages`)
 	}
-	var s *share
-	if g := m.lookup(group); g != nil {
-		s = g.share(topic)
-	}
-	return settle(s, group, topic, r.Receipts, f), nil
+	return settle(m.lookup(group), group, c, r.Receipts, f), nil
 }
 
 // settleBoth settles the receipts in the body of a pull.
-func (m *Manager) settleBoth(ctx context.Context, g *group, s *share, acks, nacks []string) (api.ReceiptResponse, error) {
-	a := settle(s, g.name, s.topic, acks, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
-	n := settle(s, g.name, s.topic, nacks, func(o *owner, rs []receipt) []outcome { return o.nack(rs, 0) })
+func (m *Manager) settleBoth(ctx context.Context, g *group, c choice, acks, nacks []string) (api.ReceiptResponse, error) {
+	a := settle(g, g.name, c, acks, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
+	n := settle(g, g.name, c, nacks, func(o *owner, rs []receipt) []outcome { return o.nack(rs, 0) })
 	return api.ReceiptResponse{OK: a.OK + n.OK, Failed: a.Failed + n.Failed, Results: append(a.Results, n.Results...)}, nil
 }
 
+// bundle are the receipts of one partition.
+type bundle struct {
+	topic     string
+	partition int32
+	receipts  []receipt
+	at        []int // their places in the request
+}
+
 // settle hands receipts to the owners of their partitions, all of a partition
-// at once and the partitions beside each other: each costs a synced write.
-func settle(s *share, group, topic string, texts []string, f func(*owner, []receipt) []outcome) api.ReceiptResponse {
+// at once and the partitions beside each other: each costs a synced write. g is
+// nil when this sidecar is not in the group.
+func settle(g *group, group string, c choice, texts []string, f func(*owner, []receipt) []outcome) api.ReceiptResponse {
 	resp := api.ReceiptResponse{Results: make([]api.ReceiptResult, len(texts))}
-	at := map[int32][]int{}
-	receipts := make([]receipt, len(texts))
+	var bundles []*bundle
+	var last *bundle
+	open := opener{g: g, group: group, choice: c}
 	for i, text := range texts {
 		resp.Results[i].Receipt = text
-		r, err := decodeReceipt(text, group, topic)
+		topic, r, err := open.open(text)
 		if err != nil {
 			resp.Results[i].Error = badRequest("%v", err)
 			continue
 		}
-		receipts[i] = r
 		resp.Results[i].ID = MessageID(topic, r.partition, r.offset)
-		at[r.partition] = append(at[r.partition], i)
+		if last == nil || last.partition != r.partition || last.topic != topic {
+			at := slices.IndexFunc(bundles, func(b *bundle) bool { return b.partition == r.partition && b.topic == topic })
+			if at < 0 {
+				at = len(bundles)
+				bundles = append(bundles, &bundle{topic: topic, partition: r.partition})
+			}
+			last = bundles[at]
+		}
+		last.receipts, last.at = append(last.receipts, r), append(last.at, i)
 	}
-	one := func(partition int32, is []int) {
+	one := func(b *bundle) {
 		var o *owner
-		if s != nil {
-			o = s.owner(partition)
+		if g != nil {
+			if s := g.share(b.topic); s != nil {
+				o = s.owner(b.partition)
+			}
 		}
 		if o == nil {
-			for _, i := range is {
+			for _, i := range b.at {
 				resp.Results[i].Error = errLeaseLost("this sidecar no longer owns the partition")
 			}
 			return
 		}
-		rs := make([]receipt, len(is))
-		for j, i := range is {
-			rs[j] = receipts[i]
-		}
-		for j, out := range f(o, rs) {
-			res := &resp.Results[is[j]]
+		for j, out := range f(o, b.receipts) {
+			res := &resp.Results[b.at[j]]
 			res.Error, res.Provisional = out.err, out.provisional
 			if !out.until.IsZero() {
 				until := out.until.UTC()
 				res.LeaseUntil = &until
 			}
 		}
-		o.s.g.m.lent.settled(o, rs)
+		o.s.g.m.lent.settled(o, b.receipts)
 	}
-	if len(at) == 1 {
-		for p, is := range at {
-			one(p, is)
-		}
+	if len(bundles) == 1 {
+		one(bundles[0])
 	} else {
 		var wg sync.WaitGroup
-		for p, is := range at {
-			wg.Go(func() { one(p, is) })
+		for _, b := range bundles {
+			wg.Go(func() { one(b) })
 		}
 		wg.Wait()
 	}
@@ -89,4 +100,54 @@ func settle(s *share, group, topic string, texts []string, f func(*owner, []rece
 		}
 	}
 	return resp
+}
+
+// opener reads receipts that were sent to a choice of topics.
+type opener struct {
+	g     *group // nil when this sidecar is not in the group
+	group string
+	choice
+	tried []string // topics of receipts that do not tell theirs, the last found first
+}
+
+// open reads a receipt, and which of the topics it is of.
+func (o *opener) open(text string) (topic string, r receipt, err error) {
+	if o.single() {
+		r, err = decodeReceipt(text, o.group, o.names[0])
+		return o.names[0], r, err
+	}
+	if topic, ok := receiptTopic(text); ok {
+		if !o.has(topic) {
+			return "", r, errReceipt
+		}
+		r, err = decodeReceipt(text, o.group, topic)
+		return topic, r, err
+	}
+	// One that does not tell its topic, from a pull of that topic alone: its
+	// checksum fits no other.
+	if o.tried == nil {
+		o.tried = slices.Clone(o.names)
+		if o.g != nil && len(o.patterns) > 0 {
+			for _, s := range o.g.all() {
+				if matchAny(o.patterns, s.topic) {
+					o.tried = append(o.tried, s.topic)
+				}
+			}
+		}
+	}
+	for i, topic := range o.tried {
+		if r, err := decodeReceipt(text, o.group, topic); err == nil {
+			o.tried[0], o.tried[i] = o.tried[i], o.tried[0]
+			return topic, r, nil
+		}
+	}
+	return "", r, errReceipt
+}
+
+// checkChoice reads the group and the topics of a request.
+func checkChoice(group, topics string) (choice, error) {
+	if err := checkGroup(group); err != nil {
+		return choice{}, err
+	}
+	return parseChoice(topics)
 }

@@ -3,141 +3,97 @@ package consume
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume/window"
 )
 
 // share is this sidecar's part of one topic in one group: the partitions it
-// owns and the pulls that wait for their messages.
+// owns.
 type share struct {
 	g         *group
 	topic     string
-	beginSlot chan struct{} // capacity 1: held while the group's beginning is resolved
+	beginSlot chan struct{}                   // capacity 1: held while the group's beginning is resolved
+	subs      atomic.Pointer[[]*subscription] // that choose the topic
 
-	mu         sync.Mutex // guards all below
-	subscribed bool       // applications pull it: the topic is in our membership
-	lastPull   time.Time
-	pulls      int              // under way
-	owners     map[int32]*owner // taking, owned or being released
-	ordered    []*owner         // the same by number; nil: to be made again
-	turn       int              // where the next pull begins to look
-	waiters    []*waiter        // first come, first served
-	gone       *api.Error       // the brokers do not know the topic
-	seekEpoch  uint64           // highest that the planner passed on
-}
-
-// waiter is a pull that waits. One that was woken is no longer in the list.
-type waiter struct {
-	woken chan struct{} // capacity 1
+	mu        sync.Mutex       // guards all below
+	owners    map[int32]*owner // taking, owned or being released
+	ordered   []*owner         // the same by number; nil: to be made again
+	served    int32            // the partition that a pull was served from last
+	gone      *api.Error       // the brokers do not know the topic
+	seekEpoch uint64           // highest that the planner passed on
 }
 
 func newShare(g *group, topic string) *share {
-	return &share{g: g, topic: topic, beginSlot: make(chan struct{}, 1), owners: map[int32]*owner{}}
+	return &share{g: g, topic: topic, beginSlot: make(chan struct{}, 1), owners: map[int32]*owner{}, served: -1}
 }
 
-// enter counts a pull in; leave counts it out. topicsChanged says that the
-// membership must be told of the topic.
-func (s *share) enter(now time.Time) (topicsChanged bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pulls++
-	s.lastPull = now
-	topicsChanged = !s.subscribed
-	s.subscribed = true
-	return topicsChanged
+// leased says whether a lease is out.
+func (s *share) leased() bool {
+	return slices.ContainsFunc(s.list(), func(o *owner) bool { return o.inFlight() > 0 })
 }
 
-func (s *share) leave(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pulls--
-	s.lastPull = now
-}
-
-// idle says whether nobody pulled since a time and no lease is out.
-func (s *share) idle(since time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pulls > 0 || s.lastPull.After(since) {
-		return false
+// ready counts the messages that could be handed out now.
+func (s *share) ready(now time.Time) (n int) {
+	if s.g.isPaused(s.topic) {
+		return 0
 	}
-	for _, o := range s.owners {
-		if o.inFlight() > 0 {
-			return false
-		}
+	if s.g.isPaused(s.topic) {
+		return 0
 	}
-	return true
+	for _, o := range s.list() {
+		n += o.ready(now)
+	}
+	return n
 }
 
-// unsubscribe takes the topic out of the membership if it is idle still.
-func (s *share) unsubscribe(since time.Time) bool {
-	if !s.idle(since) {
-		return false
+// ready counts the messages that could be handed out now; it is an upper bound.
+func (o *owner) ready(now time.Time) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.state != stateOwned || o.win == nil || o.win.Why(now) != window.Ready {
+		return 0
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pulls > 0 || s.lastPull.After(since) || !s.subscribed {
-		return false
-	}
-	s.subscribed = false
-	return true
+	return o.win.Waiting()
 }
 
-func (s *share) isSubscribed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.subscribed
-}
-
-// wait queues a pull.
-func (s *share) wait() *waiter {
-	w := &waiter{woken: make(chan struct{}, 1)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiters = append(s.waiters, w)
-	return w
-}
-
-// unwait takes a pull out of the queue. If it was woken meanwhile, what it was
-// woken for goes to the next.
-func (s *share) unwait(w *waiter) {
-	s.mu.Lock()
-	i := slices.Index(s.waiters, w)
-	if i >= 0 {
-		s.waiters = slices.Delete(s.waiters, i, i+1)
+// subscriptions are those that choose the topic.
+func (s *share) subscriptions() []*subscription {
+	if subs := s.subs.Load(); subs != nil {
+		return *subs
 	}
-	s.mu.Unlock()
-	if i < 0 {
-		select {
-		case <-w.woken:
-			s.wake()
-		default:
-		}
-	}
+	return nil
 }
 
-// wake tells the first waiting pull that there may be something for it. One at
-// a time: a thousand waiting pulls must not all run for one message.
+// isSubscribed says whether applications pull the topic here.
+func (s *share) isSubscribed() bool { return len(s.subscriptions()) > 0 }
+
+// wake tells the pull that waits longest that there may be something for it. One
+// at a time: a thousand waiting pulls must not all run for one message.
 func (s *share) wake() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiters) == 0 {
-		return
+	for subs := s.subscriptions(); ; {
+		var next *subscription
+		first := uint64(0)
+		for _, sub := range subs {
+			if ticket, waits := sub.front(); waits && (next == nil || ticket < first) {
+				next, first = sub, ticket
+			}
+		}
+		if next == nil || next.wakeOne(s) {
+			return
+		}
 	}
-	kick(s.waiters[0].woken)
-	s.waiters = slices.Delete(s.waiters, 0, 1)
 }
 
-// wakeAll tells every waiting pull: it has to answer now.
+// wakeAll tells every pull that waits for the topic: it has to look anew.
 func (s *share) wakeAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range s.waiters {
-		kick(w.woken)
+	for _, sub := range s.subscriptions() {
+		sub.wakeAll()
 	}
-	s.waiters = nil
 }
 
 // list are the partitions here, by number. The caller must not change it.
@@ -159,17 +115,26 @@ func (s *share) sorted() []*owner {
 	return s.ordered
 }
 
-// rotation is list, beginning with another partition each time.
-func (s *share) rotation() []*owner {
+// turn is list beginning with the partition after the one that was served last.
+func (s *share) turn() []*owner {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	os := s.sorted()
 	if len(os) < 2 {
 		return os
 	}
-	s.turn++
-	at := s.turn % len(os)
+	at := 0
+	for at < len(os) && os[at].key.Partition <= s.served {
+		at++
+	}
 	return append(slices.Clone(os[at:]), os[:at]...)
+}
+
+// serve remembers whose turn it was.
+func (s *share) serve(partition int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served = partition
 }
 
 func (s *share) owner(partition int32) *owner {
@@ -237,4 +202,11 @@ func (s *share) tick(now time.Time) {
 	}
 	m.lagUnknown.WithLabelValues(s.g.name, s.topic).Set(float64(unknown))
 	m.unreadable.WithLabelValues(s.g.name, s.topic).Set(float64(unreadable))
+}
+
+// dropGauges ends the gauges of a topic of which this sidecar has nothing left.
+func (m *Manager) dropGauges(group, topic string) {
+	for _, gauge := range []*prometheus.GaugeVec{m.metrics.lag, m.metrics.lagUnknown, m.metrics.unreadable} {
+		gauge.DeleteLabelValues(group, topic)
+	}
 }

@@ -3,6 +3,8 @@ package consume
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 
 	"sidestream/sdk/api"
@@ -29,16 +31,107 @@ func (m *Manager) watchTopics(ctx context.Context) {
 			asked = true
 		case <-t.C:
 		}
-		seen := map[string]bool{}
-		for _, g := range m.all() {
-			for _, s := range g.all() {
-				if s.isSubscribed() && !seen[s.topic] {
-					seen[s.topic] = true
-					m.lookAt(ctx, s.topic, asked)
-				}
+		m.lookAtAll(ctx, asked)
+	}
+}
+
+// lookAtAll looks at the topics that are pulled here: one by one, or where they
+// are many at all that the brokers have.
+func (m *Manager) lookAtAll(ctx context.Context, fresh bool) {
+	seen := map[string]bool{}
+	for _, g := range m.all() {
+		for _, s := range g.all() {
+			if s.isSubscribed() {
+				seen[s.topic] = true
 			}
 		}
 	}
+	if len(seen) > listFrom {
+		all, err := m.topics.list(ctx, m.up, 0)
+		if err != nil {
+			return // the brokers' silence says nothing
+		}
+		for topic := range seen {
+			if t, ok := all[topic]; ok {
+				m.tell(t, nil)
+				delete(seen, topic)
+			}
+		}
+		fresh = true // of those that are missing
+	}
+	for topic := range seen {
+		m.lookAt(ctx, topic, fresh)
+	}
+}
+
+// listFrom is how many topics it takes that all are listed in place of being
+// asked for one by one.
+const listFrom = 8
+
+// catalogue remembers for a moment which topics the brokers have: all groups
+// with patterns ask it.
+type catalogue struct {
+	slot chan struct{} // capacity 1: held while the brokers are asked
+
+	mu    sync.Mutex // guards all below
+	at    time.Time
+	known map[string]upstream.Topic
+}
+
+func newCatalogue() *catalogue { return &catalogue{slot: make(chan struct{}, 1)} }
+
+// list are the topics by name, as of so long ago at most. The caller must not
+// change them. Errors are those of Upstream.
+func (c *catalogue) list(ctx context.Context, up Upstream, age time.Duration) (map[string]upstream.Topic, error) {
+	since := time.Now().Add(-age)
+	select {
+	case c.slot <- struct{}{}:
+		defer func() { <-c.slot }()
+	case <-ctx.Done():
+		return nil, brokerError("list the topics", ctx.Err())
+	}
+	c.mu.Lock()
+	at, known := c.at, c.known
+	c.mu.Unlock()
+	if known != nil && !at.Before(since) {
+		return known, nil
+	}
+	asked := time.Now()
+	ts, err := up.Topics(ctx)
+	if err != nil {
+		return nil, brokerError("list the topics", err)
+	}
+	known = make(map[string]upstream.Topic, len(ts))
+	for _, t := range ts {
+		known[t.Name] = t
+	}
+	c.mu.Lock()
+	c.at, c.known = asked, known
+	c.mu.Unlock()
+	return known, nil
+}
+
+// expand are the topics of a list of names and patterns, sorted: the names, and
+// what is there and matches. dead is where the group's dead letters go, which no
+// pattern matches.
+func expand(items []string, all map[string]upstream.Topic, dead string) []string {
+	var ts, patterns []string
+	for _, item := range items {
+		if isPattern(item) {
+			patterns = append(patterns, item)
+		} else {
+			ts = append(ts, item)
+		}
+	}
+	if len(patterns) > 0 {
+		for topic := range all {
+			if topic != dead && matchAny(patterns, topic) {
+				ts = append(ts, topic)
+			}
+		}
+	}
+	slices.Sort(ts)
+	return slices.Compact(ts)
 }
 
 // lookAt tells every group what has become of a topic. The brokers' silence
@@ -61,8 +154,16 @@ func (m *Manager) lookAt(ctx context.Context, topic string, fresh bool) {
 	default:
 		return
 	}
+	if missing != nil {
+		t.Name = topic
+	}
+	m.tell(t, missing)
+}
+
+// tell tells every group of a topic, or that it is missing.
+func (m *Manager) tell(t upstream.Topic, missing *api.Error) {
 	for _, g := range m.all() {
-		if s := g.share(topic); s != nil {
+		if s := g.share(t.Name); s != nil {
 			s.topicIs(t, missing)
 		}
 	}
@@ -87,6 +188,45 @@ func (s *share) topicIs(t upstream.Topic, missing *api.Error) {
 	if was != nil && missing == nil {
 		kick(s.g.poke)
 	}
+}
+
+// find looks for the topics that a pull names, and whether the brokers answer
+// where it has patterns. A topic of several that was there when it was joined
+// keeps nobody from the others.
+func (m *Manager) find(ctx context.Context, g *group, c choice) error {
+	var gone error
+	there := len(c.patterns)
+	for _, name := range c.names {
+		var s *share
+		if g != nil {
+			s = g.share(name)
+		}
+		if s != nil && s.goneError() == nil {
+			there++
+			continue
+		}
+		t, err := m.topic(ctx, name)
+		switch {
+		case err == nil:
+			there++
+			if s != nil {
+				s.topicIs(t, nil)
+			}
+		case s != nil && isCode(err, api.CodeTopicNotFound):
+			gone = err
+		default:
+			return err
+		}
+	}
+	if there == 0 {
+		return gone
+	}
+	if len(c.patterns) > 0 && (g == nil || g.subscription(c) == nil) {
+		if _, err := m.topics.list(ctx, m.up, m.cfg.Recheck); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // topic finds a topic for a pull, and makes it where that is wanted.

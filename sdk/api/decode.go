@@ -54,10 +54,6 @@ func (r *Receipts) DecodeJSON(b []byte) bool {
 			return ok
 		case "lease":
 			return q.Lease == "" && d.text(&q.Lease)
-		case "unhandled":
-			ok := !q.Unhandled && d.yes()
-			q.Unhandled = true
-			return ok
 		}
 		return false
 	}) && d.end()
@@ -128,14 +124,9 @@ func (d *scanner) end() bool {
 	return d.at == len(d.in)
 }
 
-func (d *scanner) null() bool { return d.word("null") }
-
-func (d *scanner) yes() bool { return d.word("true") }
-
-// word passes over a word of four letters.
-func (d *scanner) word(w string) bool {
+func (d *scanner) null() bool {
 	d.space()
-	if len(d.in)-d.at >= 4 && string(d.in[d.at:d.at+4]) == w {
+	if len(d.in)-d.at >= 4 && string(d.in[d.at:d.at+4]) == "null" {
 		d.at += 4
 		return true
 	}
@@ -229,44 +220,81 @@ func (d *scanner) text(to *string) bool {
 	return d.char('"') && d.unescape(to)
 }
 
-// unescape reads a string with escapes, after its opening quote.
+// unescape reads a string with escapes, after its opening quote. As in writing,
+// simple escapes cost no branch of their own: a backslash is written like any
+// byte, and what follows it over it.
 func (d *scanner) unescape(to *string) bool {
-	out, ascii := d.scratch[:0], true
-	for i := d.at; i < len(d.in); {
-		if len(d.in)-i >= 8 {
-			v := binary.LittleEndian.Uint64(d.in[i:])
-			out = slices.Grow(out, 8)
-			n := len(out)
-			binary.LittleEndian.PutUint64(out[n:n+8], v)
-			special := specials(v)
-			plain := bits.TrailingZeros64(special) / 8
-			i += plain
-			out = out[:n+plain]
-			if special == 0 {
+	in, ascii := d.in[d.at:], true
+	out, n := d.scratch, 0
+	for i := 0; i < len(in); {
+		if len(out)-n <= stretch {
+			out = slices.Grow(out[:n], 2*n+8*stretch)
+			out = out[:cap(out)]
+		}
+		if len(in)-i >= 8 {
+			v := binary.LittleEndian.Uint64(in[i:])
+			if specials(v) == 0 {
+				binary.LittleEndian.PutUint64(out[n:], v)
+				i += 8
+				n += 8
 				continue
 			}
 		}
-		switch c := d.in[i]; {
-		case c == '"':
-			*to = string(out)
-			d.at, d.scratch = i+1, out
-			return ascii || utf8.Valid(out)
-		case c == '\\':
-			var n int
-			if out, n = appendUnescaped(out, d.in[i+1:]); n == 0 {
+		var after uint8 // 1 behind a backslash
+		other := false
+		for _, c := range in[i:min(i+stretch, len(in))] {
+			if other = standsForOther[after][c]; other {
+				break
+			}
+			out[n] = c
+			after = backslash[c] &^ after
+			n += 1 - int(after)
+			i++
+		}
+		if !other {
+			i -= int(after) // the backslash is read again with what follows it
+			if i >= len(in)-1 {
 				return false
 			}
-			i += 1 + n
+			continue
+		}
+		switch c := in[i]; {
+		case after == 1:
+			var used int
+			if out, used = appendUnescaped(out[:n], in[i:]); used == 0 {
+				return false
+			}
+			n, out = len(out), out[:cap(out)]
+			i += used
+		case c == '"':
+			*to = string(out[:n])
+			d.at += i + 1
+			d.scratch = out
+			return ascii || utf8.ValidString(*to)
 		case c < ' ':
 			return false
 		default:
-			ascii = ascii && c < utf8.RuneSelf
-			out = append(out, c)
+			ascii = false
+			out[n] = c
+			n++
 			i++
 		}
 	}
 	return false
 }
+
+// backslash is 1 for the backslash.
+var backslash = [256]uint8{'\\': 1}
+
+// standsForOther tells of bytes, not behind and behind a backslash, that they do
+// not stand for themselves, or may not stand there.
+var standsForOther = func() (other [2][256]bool) {
+	for c := range 256 {
+		other[0][c] = c == '"' || c < ' ' || c >= utf8.RuneSelf
+		other[1][c] = c != '"' && c != '\\' && c != '/'
+	}
+	return other
+}()
 
 // appendUnescaped appends what the n bytes after a backslash stand for; n is 0
 // for what is no escape or one half of a pair.

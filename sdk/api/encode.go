@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strconv"
 	"time"
@@ -165,51 +164,90 @@ func appendIf(b []byte, name string, s *string) []byte {
 	return appendString(append(b, name...), *s)
 }
 
-// appendString appends a JSON string, eight bytes at a time up to what must be
-// escaped.
+// appendString appends a JSON string: eight bytes at a time while nothing needs
+// escaping, and from the first that does a stretch byte by byte, without a branch
+// that depends on where the quotes are.
 func appendString(b []byte, s string) []byte {
 	// Most escapes make two bytes of one; for longer ones more is made room for.
 	b = slices.Grow(b, 2*len(s)+16)
-	b = append(b, '"')
+	n, out := len(b), b[:cap(b)]
+	out[n] = '"'
+	n++
 	in := unsafe.Slice(unsafe.StringData(s), len(s))
 	for i := 0; i < len(in); {
 		if len(in)-i >= 8 {
 			v := binary.LittleEndian.Uint64(in[i:])
-			n := len(b)
-			binary.LittleEndian.PutUint64(b[n:n+8], v) // there is room: what is too much is written over
-			special := specials(v)
-			clean := bits.TrailingZeros64(special) / 8 // 8 when there is none
-			i += clean
-			b = b[:n+clean]
-			if special == 0 {
+			if specials(v) == 0 {
+				binary.LittleEndian.PutUint64(out[n:], v)
+				i += 8
+				n += 8
 				continue
 			}
 		}
-		c := in[i]
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c >= ' ' && c < utf8.RuneSelf:
-			b = append(b, c)
-		case c >= utf8.RuneSelf:
-			r, size := utf8.DecodeRune(in[i:])
-			switch {
-			case r == utf8.RuneError && size == 1:
-				b = slices.Grow(append(b, `\ufffd`...), 2*(len(in)-i)+16)
-			case r == '\u2028' || r == '\u2029': // line ends to JavaScript
-				b = slices.Grow(append(b, `\u202`...), 2*(len(in)-i)+16)
-				b = append(b, "89"[r-'\u2028'])
-			default:
-				b = append(b, in[i:i+size]...)
+		rare := false
+		for _, c := range in[i:min(i+stretch, len(in))] {
+			kind := escapes[c]
+			if rare = kind > escapeSlash; rare {
+				break
 			}
-			i += size
-			continue
-		default:
-			b = slices.Grow(appendControl(b, c), 2*(len(in)-i)+16)
+			out[n] = '\\'
+			n += int(kind)
+			out[n] = c
+			n++
+			i++
 		}
-		i++
+		if rare {
+			out, n, i = appendRare(out, n, in, i)
+		}
 	}
-	return append(b, '"')
+	out[n] = '"'
+	return out[:n+1]
+}
+
+// stretch is how many bytes are escaped one by one before eight at once are
+// tried again.
+const stretch = 64
+
+// Kinds of bytes in a JSON string.
+const (
+	escapeNone  = iota
+	escapeSlash // a backslash before it is all
+	escapeRare  // control characters, and all bytes of runes of several
+)
+
+var escapes = func() (kinds [256]uint8) {
+	for c := range kinds {
+		switch {
+		case c == '"', c == '\\':
+			kinds[c] = escapeSlash
+		case c < ' ', c >= utf8.RuneSelf:
+			kinds[c] = escapeRare
+		}
+	}
+	return kinds
+}()
+
+// appendRare writes the character at in[i] to out[n:], keeps room for the rest,
+// and returns where both go on.
+func appendRare(out []byte, n int, in []byte, i int) ([]byte, int, int) {
+	b, size := out[:n], 1
+	if c := in[i]; c < utf8.RuneSelf {
+		b = appendControl(b, c)
+	} else {
+		var r rune
+		switch r, size = utf8.DecodeRune(in[i:]); {
+		case r == utf8.RuneError && size == 1:
+			b = append(b, `\ufffd`...)
+		case r == '\u2028' || r == '\u2029': // line ends to JavaScript
+			b = append(append(b, `\u202`...), "89"[r-'\u2028'])
+		default: // it takes no more room than it was given
+			return append(b, in[i:i+size]...)[:cap(out)], n + size, i + size
+		}
+	}
+	i += size
+	n = len(b)
+	b = slices.Grow(b, 2*(len(in)-i)+16)
+	return b[:cap(b)], n, i
 }
 
 func appendControl(b []byte, c byte) []byte {

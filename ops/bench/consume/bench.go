@@ -74,18 +74,27 @@ type system interface {
 	stop() error
 }
 
+// outcome is what one measurement gave.
+type outcome struct {
+	measure.Result
+	client time.Duration // processor time of the load program
+}
+
+// clientCPU is in microseconds for each message.
+func (o outcome) clientCPU() float64 { return o.client.Seconds() * 1e6 / float64(o.Records) }
+
 // bench is one run of the whole.
 type bench struct {
 	o       options
 	systems map[string]system
-	filled  map[string]bool                // topics, by server and size
-	results map[contender][]measure.Result // by round
-	quiet   []measure.Result               // of the sidecar while pulls wait, by round
-	soon    []arrival                      // by round
+	filled  map[string]bool         // topics, by server and size
+	results map[contender][]outcome // by round
+	quiet   []measure.Result        // of the sidecar while pulls wait, by round
+	soon    []arrival               // by round
 }
 
 func newBench(o options) *bench {
-	return &bench{o: o, systems: map[string]system{}, filled: map[string]bool{}, results: map[contender][]measure.Result{}}
+	return &bench{o: o, systems: map[string]system{}, filled: map[string]bool{}, results: map[contender][]outcome{}}
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -120,7 +129,9 @@ func run(ctx context.Context, o options) (err error) {
 // measure measures all contenders of a size: once to warm up, then in rounds
 // whose order turns.
 func (b *bench) measure(ctx context.Context, size int) error {
-	all := slices.DeleteFunc(contenders(size), func(c contender) bool { return !b.o.only.MatchString(c.name()) })
+	all := slices.DeleteFunc(contenders(size), func(c contender) bool {
+		return !b.o.only.MatchString(c.name()) || c.server == jetStream && !b.o.theirs
+	})
 	for round := -1; round < b.o.rounds; round++ {
 		for i := range all {
 			c := all[(i+max(round, 0))%len(all)]
@@ -131,15 +142,15 @@ func (b *bench) measure(ctx context.Context, size int) error {
 			if round >= 0 {
 				b.results[c] = append(b.results[c], r)
 			}
-			measure.Progress("%-14s %2d %-14s %9.0f messages/s  CPU %.2f µs/message  %d MB", c.name(), round+1, c.server,
-				r.Rate(), r.CPUPerRecord(), r.RSS>>20)
+			measure.Progress("%-14s %2d %-14s %9.0f messages/s  CPU %.2f µs/message, client %.2f  %d MB", c.name(), round+1, c.server,
+				r.Rate(), r.CPUPerRecord(), r.clientCPU(), r.RSS>>20)
 		}
 	}
 	return nil
 }
 
 // once measures one contender.
-func (b *bench) once(ctx context.Context, c contender, round int) (r measure.Result, err error) {
+func (b *bench) once(ctx context.Context, c contender, round int) (r outcome, err error) {
 	s, err := b.system(ctx, c.server)
 	if err != nil {
 		return r, err
@@ -165,8 +176,16 @@ func (b *bench) once(ctx context.Context, c contender, round int) (r measure.Res
 		m.Profile = b.profileOf(c.name(), round)
 	}
 	var times []time.Duration
-	r, err = m.Run(func() (err error) {
-		times, err = begin(ctx)
+	r.Result, err = m.Run(func() (err error) {
+		before, err := measure.CPUOf(os.Getpid())
+		if err != nil {
+			return err
+		}
+		if times, err = begin(ctx); err != nil {
+			return err
+		}
+		after, err := measure.CPUOf(os.Getpid())
+		r.client = after - before
 		return err
 	})
 	if err != nil {

@@ -15,13 +15,13 @@ func TestReport(t *testing.T) {
 	if got := b.figures(); len(got) != 0 {
 		t.Fatalf("figures of nothing: %v", got)
 	}
-	second := func(records int64, cpu time.Duration) measure.Result {
-		return measure.Result{Records: records, Bytes: 100 * records, Took: time.Second, CPU: cpu, RSS: 10e6}
+	second := func(records int64, cpu time.Duration) outcome {
+		return outcome{Result: measure.Result{Records: records, Bytes: 100 * records, Took: time.Second, CPU: cpu, RSS: 10e6}}
 	}
-	b.results[contender{sidestream, load{100, 8, batch}}] = []measure.Result{second(900, time.Second), second(2000, time.Second), second(3100, time.Second)}
-	b.results[contender{jetStream, load{100, 8, batch}}] = []measure.Result{second(1000, time.Second), second(800, time.Second), second(1000, time.Second)}
-	b.results[contender{jetStream, load{100, 1, batch}}] = []measure.Result{second(1000, time.Second), second(1000, 3*time.Second), second(1000, time.Second)}
-	b.quiet = []measure.Result{second(0, 30*time.Millisecond)}
+	b.results[contender{sidestream, load{100, 8, batch}}] = []outcome{second(900, time.Second), second(2000, time.Second), second(3100, time.Second)}
+	b.results[contender{jetStream, load{100, 8, batch}}] = []outcome{second(1000, time.Second), second(800, time.Second), second(1000, time.Second)}
+	b.results[contender{jetStream, load{100, 1, batch}}] = []outcome{second(1000, time.Second), second(1000, 3*time.Second), second(1000, time.Second)}
+	b.quiet = []measure.Result{second(0, 30*time.Millisecond).Result}
 	ms := func(n ...time.Duration) (out []time.Duration) {
 		for _, d := range n {
 			out = append(out, d*time.Millisecond)
@@ -53,7 +53,7 @@ func TestBench(t *testing.T) {
 		t.Skip("starts three servers")
 	}
 	err := run(t.Context(), options{
-		dir: t.TempDir(), out: t.TempDir() + "/table", only: regexp.MustCompile("100B 8p|waiting"), rounds: 1,
+		dir: t.TempDir(), out: t.TempDir() + "/table", only: regexp.MustCompile("100B 8p|waiting"), theirs: true, rounds: 1,
 		bytes: 1 << 20, most: 5000, touch: 1 << 20, waiters: 50, rate: 100, quiet: 200 * time.Millisecond, window: 500 * time.Millisecond,
 	})
 	if err != nil {

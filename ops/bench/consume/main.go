@@ -30,6 +30,7 @@ type options struct {
 	out     string
 	profile string
 	only    *regexp.Regexp
+	theirs  bool
 	rounds  int
 	bytes   int64 // of payload to be read in a measurement
 	most    int64 // messages of it at most
@@ -62,13 +63,15 @@ func main() {
 }
 
 func parseFlags() (options, error) {
-	o := options{bytes: 1 << 30, most: 1_000_000, touch: 2 << 30}
+	o := options{bytes: 1 << 30, touch: 2 << 30}
 	var only string
 	var quick bool
 	flag.StringVar(&o.dir, "dir", ".cache/bench-consume", "folder for all data, on the disk to be measured; emptied at first")
 	flag.StringVar(&o.out, "out", "", "file for the table, besides standard output")
 	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of each measurement of our broker and sidecar")
 	flag.StringVar(&only, "only", "", "regular expression: measure only these steps")
+	flag.BoolVar(&o.theirs, "jetstream", true, "measure NATS JetStream too")
+	flag.Int64Var(&o.most, "messages", 1_000_000, "messages read in a measurement, at most 1 GiB of them")
 	flag.IntVar(&o.rounds, "rounds", 5, "measurements of each step and server, 1 or more")
 	flag.IntVar(&o.waiters, "waiters", 1000, "pulls that wait at once, 1 or more")
 	flag.IntVar(&o.rate, "rate", 1000, "messages a second that are published to waiting pulls, 1 or more")
@@ -80,8 +83,8 @@ func parseFlags() (options, error) {
 		o.rounds, o.bytes, o.most, o.touch = 1, 32<<20, 50_000, 256<<20
 		o.quiet, o.window = 2*time.Second, 2*time.Second
 	}
-	if o.rounds < 1 || o.waiters < 1 || o.rate < 1 || o.quiet <= 0 || o.window <= 0 {
-		return o, errors.New("rounds, waiters and rate must be 1 or more, quiet and window positive durations such as 10s")
+	if o.rounds < 1 || o.most < 1 || o.waiters < 1 || o.rate < 1 || o.quiet <= 0 || o.window <= 0 {
+		return o, errors.New("rounds, messages, waiters and rate must be 1 or more, quiet and window positive durations such as 10s")
 	}
 	var err error
 	o.only, err = regexp.Compile(only)

@@ -19,8 +19,8 @@ func (b *bench) report(begun time.Time, average string) string {
 	fmt.Fprintf(&out, "Rounds: %d, after one that is thrown away. Shown are medians, and ranges in brackets.\n", b.o.rounds)
 	if len(b.results) > 0 {
 		fmt.Fprintf(&out, "\nPulls of %d messages, each acknowledged explicitly; `8p` are 8 pulls at once. Figures compare ours with the better of JetStream's.\n\n", batch)
-		out.WriteString("| load | server | messages/s | MB/s | pull p50 ms | pull p99 ms | CPU µs/message | memory MB | our rate ÷ | our CPU ÷ |\n")
-		out.WriteString("|---|---|---|---|---|---|---|---|---|---|\n")
+		out.WriteString("| load | server | messages/s | MB/s | pull p50 ms | pull p99 ms | CPU µs/message | client CPU µs/message | memory MB | our rate ÷ | our CPU ÷ |\n")
+		out.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
 	}
 	for _, size := range sizes {
 		for _, c := range contenders(size) {
@@ -52,6 +52,8 @@ func afterBegin(a arrival) []time.Duration  { return a.published }
 
 func memory(r measure.Result) float64 { return float64(r.RSS) / 1e6 }
 
+func (o outcome) memory() float64 { return memory(o.Result) }
+
 // soonest shows a quantile of the arrivals over the rounds.
 func (b *bench) soonest(which func(arrival) []time.Duration, part float64) string {
 	return measure.Spread(b.quantiles(which, part))
@@ -66,24 +68,24 @@ func (b *bench) quantiles(which func(arrival) []time.Duration, part float64) (ms
 }
 
 // row is a line of a table. ours are the rounds of Sidestream, for the ratios.
-func row(c contender, rounds, ours []measure.Result) string {
-	spread := func(figure func(measure.Result) float64) string { return measure.Spread(of(rounds, figure)) }
+func row(c contender, rounds, ours []outcome) string {
+	spread := func(figure func(outcome) float64) string { return measure.Spread(of(rounds, figure)) }
 	rate, cpu := "", ""
 	if c.server != sidestream {
-		rate = measure.Spread(measure.Ratios(of(ours, measure.Result.Rate), of(rounds, measure.Result.Rate)))
-		cpu = measure.Spread(measure.Ratios(of(ours, measure.Result.CPUPerRecord), of(rounds, measure.Result.CPUPerRecord)))
+		rate = measure.Spread(measure.Ratios(of(ours, outcome.Rate), of(rounds, outcome.Rate)))
+		cpu = measure.Spread(measure.Ratios(of(ours, outcome.CPUPerRecord), of(rounds, outcome.CPUPerRecord)))
 	}
 	var times [][]time.Duration
 	for _, r := range rounds {
 		times = append(times, r.Latencies)
 	}
-	return "| " + strings.Join([]string{c.name(), c.server, spread(measure.Result.Rate), spread(measure.Result.Megabytes),
+	return "| " + strings.Join([]string{c.name(), c.server, spread(outcome.Rate), spread(outcome.Megabytes),
 		measure.Milliseconds(times, 0.5), measure.Milliseconds(times, 0.99),
-		spread(measure.Result.CPUPerRecord), spread(memory), rate, cpu}, " | ") + " |\n"
+		spread(outcome.CPUPerRecord), spread(outcome.clientCPU), spread(outcome.memory), rate, cpu}, " | ") + " |\n"
 }
 
 // of takes one figure of every round.
-func of(rounds []measure.Result, figure func(measure.Result) float64) []float64 {
+func of[R any](rounds []R, figure func(R) float64) []float64 {
 	out := make([]float64, len(rounds))
 	for i, r := range rounds {
 		out[i] = figure(r)
@@ -93,7 +95,7 @@ func of(rounds []measure.Result, figure func(measure.Result) float64) []float64 
 
 // besideBest compares our pulls beside each other with the better of JetStream's
 // loads, round by round.
-func (b *bench) besideBest(size int, what func(measure.Result) float64, best func([]float64) float64) float64 {
+func (b *bench) besideBest(size int, what func(outcome) float64, best func([]float64) float64) float64 {
 	var ours []float64
 	var theirs [][]float64
 	for _, c := range contenders(size) {
@@ -122,8 +124,8 @@ func (b *bench) besideBest(size int, what func(measure.Result) float64, best fun
 func (b *bench) figures() (out measure.Figures) {
 	for _, size := range sizes {
 		name := strings.TrimSuffix(load{size: size, pullers: 1}.name(), " 1p")
-		out.Add(name+" rate/jetstream", b.besideBest(size, measure.Result.Rate, slices.Max[[]float64]), ">=", 2)
-		out.Add(name+" cpu/jetstream", b.besideBest(size, measure.Result.CPUPerRecord, slices.Min[[]float64]), "<=", 0.5)
+		out.Add(name+" rate/jetstream", b.besideBest(size, outcome.Rate, slices.Max[[]float64]), ">=", 2)
+		out.Add(name+" cpu/jetstream", b.besideBest(size, outcome.CPUPerRecord, slices.Min[[]float64]), "<=", 0.5)
 	}
 	out.Add(fmt.Sprintf("%d waiting pulls cpu %%", b.o.waiters), measure.Median(of(b.quiet, percent)), "<=", 2)
 	out.Add("publish answer to waiting pull p99 ms", measure.Median(b.quantiles(afterAnswer, 0.99)), "<=", 10)

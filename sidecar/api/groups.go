@@ -68,21 +68,8 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 	if r.Wait, err = c.duration("wait", maxPullWait); err != nil {
 		return r, false, err
 	}
-	if r.Lease, err = c.duration("lease", consume.MaxLease); err != nil {
+	if r.Lease, r.From, r.AutoAck, err = c.delivery(); err != nil {
 		return r, false, err
-	}
-	if s, given := c.option("lease"); given && r.Lease < consume.MinLease {
-		return r, false, bad("lease", s, fmt.Sprintf("a duration from %s to %s", consume.MinLease, consume.MaxLease))
-	}
-	var given bool
-	if r.From, given = c.option("from"); given && r.From == "" {
-		return r, false, bad("from", "", "earliest, latest or a time such as 2026-01-31T08:00:00Z")
-	}
-	switch ack, ok := c.option("ack"); {
-	case ok && ack == "auto":
-		r.AutoAck = true
-	case ok:
-		return r, false, bad("ack", ack, "auto, or leave it out")
 	}
 	var body api.PullBody
 	if err := c.json(&body, true); err != nil {
@@ -90,6 +77,25 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 	}
 	r.Ack, r.Nack = body.Ack, body.Nack
 	return r, raw, nil
+}
+
+// delivery reads the options that pulls and streams share.
+func (c *call) delivery() (lease time.Duration, from string, auto bool, err error) {
+	if lease, err = c.duration("lease", consume.MaxLease); err != nil {
+		return 0, "", false, err
+	}
+	if s, given := c.option("lease"); given && lease < consume.MinLease {
+		return 0, "", false, bad("lease", s, fmt.Sprintf("a duration from %s to %s", consume.MinLease, consume.MaxLease))
+	}
+	from, given := c.option("from")
+	if given && from == "" {
+		return 0, "", false, bad("from", "", "earliest, latest or a time such as 2026-01-31T08:00:00Z")
+	}
+	ack, given := c.option("ack")
+	if given && ack != "auto" {
+		return 0, "", false, bad("ack", ack, "auto, or leave it out")
+	}
+	return lease, from, given, nil
 }
 
 // alivePoll is how soon a long poll notices that its client is gone.

@@ -4,8 +4,9 @@ import "sidestream/sdk/api"
 
 // Options that several routes take.
 var (
-	publishOptions = []string{"ack", "timeout"}
-	none           []string
+	publishOptions    = []string{"ack", "timeout"}
+	streamOptionNames = []string{"window", "lease", "from", "ack", "heartbeat"}
+	none              []string
 )
 
 // routes is the whole API. {name} stands for one path element; options are the
@@ -25,6 +26,8 @@ func (s *Server) routes() []route {
 		{"PUT", "/groups/{group}", none, s.putGroup, always},
 		{"DELETE", "/groups/{group}", none, s.deleteGroup, always},
 		{"POST", "/groups/{group}/topics/{topic}/pull", []string{"max", "wait", "lease", "from", "raw", "ack"}, s.pull, refusedInDrain},
+		{"GET", "/groups/{group}/topics/{topic}/stream", streamOptionNames, s.stream, refusedInDrain},
+		{"POST", "/groups/{group}/topics/{topic}/stream", streamOptionNames, s.stream, refusedInDrain},
 		{"POST", "/groups/{group}/topics/{topic}/ack", none, s.receipts(Consumer.Ack), always},
 		{"POST", "/groups/{group}/topics/{topic}/nack", none, s.receipts(Consumer.Nack), always},
 		{"POST", "/groups/{group}/topics/{topic}/extend", none, s.receipts(Consumer.Extend), always},

@@ -31,6 +31,7 @@ type Publisher interface {
 // Consumer is what consuming needs: *consume.Manager. All errors are *api.Error.
 type Consumer interface {
 	Pull(ctx context.Context, r consume.PullRequest) (*consume.Delivery, error)
+	OpenStream(ctx context.Context, r consume.StreamRequest) (*consume.Stream, error)
 	Ack(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error)
 	Nack(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error)
 	Extend(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error)
@@ -93,6 +94,7 @@ type Server struct {
 	cancel   context.CancelFunc
 	draining atomic.Bool
 	wg       sync.WaitGroup // one Serve a listener
+	streams  sync.WaitGroup // connections that streams have taken over
 
 	// mu guards listeners.
 	mu        sync.Mutex
@@ -193,6 +195,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = s.http.ShutdownWithContext(last)
 	}
 	s.wg.Wait()
+	s.streams.Wait()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("requests were still under way and were cut off: %w", err)
 	}

@@ -82,8 +82,9 @@ func (d *logDir) took(err error) (changed bool) {
 }
 
 const (
-	// slowWrite is how long no append into the page cache takes unless the kernel makes it wait for the disk.
-	slowWrite = 5 * time.Millisecond
+	// slowWrite is how long no append into the page cache takes, even on a busy machine, unless the kernel makes it wait
+	// for the disk.
+	slowWrite = 50 * time.Millisecond
 	// slowFor is for how long a directory counts as slow after one.
 	slowFor = time.Second
 )

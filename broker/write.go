@@ -113,7 +113,11 @@ type appender func(batches [][]byte, epoch int32, now time.Time) (first, last in
 // writeGroup writes the longest run of appends that can go in one write, and returns how many those were.
 func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolicy, epoch int32, write appender) int {
 	logEnd := p.log.EndOffset() // nobody else appends
-	g := stage(group, p.log.Producers().Stage())
+	var producers checker = p.log.Producers()
+	if len(group) > 1 { // one may follow another that is not in the log yet
+		producers = p.log.Producers().Stage()
+	}
+	g := stage(group, producers)
 	if len(g.fresh) > 0 {
 		begun := time.Now()
 		base, _, err := write(g.batches, epoch, begun)
@@ -121,7 +125,7 @@ func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolic
 		p.m.write.Observe(took.Seconds())
 		p.dir.wrote(begun, took)
 		if errors.Is(err, commitlog.ErrTooLarge) && len(g.fresh) > 1 {
-			g = stage(group[:1], p.log.Producers().Stage()) // no segment holds them together: one by one
+			g = stage(group[:1], p.log.Producers()) // no segment holds them together: one by one
 			if len(g.fresh) > 0 {
 				base, _, err = write(g.batches, epoch, begun)
 			}

@@ -39,7 +39,7 @@ func (l *Log) Unhold() { l.writer.leave() }
 // AppendHeld is [Log.Append] for a caller that holds the log: it waits for
 // nothing but the file system.
 func (l *Log) AppendHeld(batches [][]byte, leaderEpoch int32, now time.Time) (first, last int64, err error) {
-	var few [16]record.Header
+	var few [4]record.Header
 	headers, total, err := l.inspectBatches(few[:0], batches)
 	if err != nil {
 		return -1, -1, err

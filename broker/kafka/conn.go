@@ -20,6 +20,9 @@ type conn struct {
 
 	framing framing   // belongs to the reader: the loop, later the goroutine
 	muted   time.Time // likewise: not read before
+	readBy  deadline  // of the goroutine that reads
+
+	writeBy deadline // of whoever writes: there is one at a time
 
 	mu      sync.Mutex // guards everything below
 	changed *sync.Cond // slots were taken, writing ended or the connection died

@@ -60,8 +60,7 @@ func (c *conn) logEnd(err error) {
 // readFrame reads the next request. Between requests the idle timeout holds, within one the receive timeout.
 func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
 	fr := &c.framing
-	wait := func(d time.Duration) { _ = c.net.SetReadDeadline(time.Now().Add(d)) } // an error shows in the read
-	wait(c.s.cfg.IdleTimeout)
+	c.readBy.move(c.net.SetReadDeadline, c.s.cfg.IdleTimeout)
 	for fr.lengthN < len(fr.length) {
 		n, err := r.Read(fr.length[fr.lengthN:])
 		if err != nil {
@@ -78,7 +77,9 @@ func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
 	}
 	f := fr.current
 	for !f.whole() {
-		wait(c.s.cfg.ReceiveTimeout)
+		if r.Buffered() == 0 {
+			c.readBy.move(c.net.SetReadDeadline, c.s.cfg.ReceiveTimeout)
+		}
 		n, err := r.Read(f.space())
 		if err != nil {
 			if err == io.EOF {

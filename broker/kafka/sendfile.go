@@ -42,7 +42,22 @@ func (c *conn) write(pieces []piece) error {
 	return c.writeBytes(bufs, false)
 }
 
-func (c *conn) patience() { _ = c.net.SetWriteDeadline(time.Now().Add(c.s.cfg.ReceiveTimeout)) }
+// patience gives the client time for what is written next.
+func (c *conn) patience() { c.writeBy.move(c.net.SetWriteDeadline, c.s.cfg.ReceiveTimeout) }
+
+// deadline is one of a connection's two, which is moved with every request: not more often than it matters, since
+// moving one costs as much as a small read. It belongs to whoever reads or writes the connection.
+type deadline struct{ at time.Time }
+
+// move sets it to wait from now, or up to an eighth later.
+func (d *deadline) move(set func(time.Time) error, wait time.Duration) {
+	now := time.Now()
+	if left := d.at.Sub(now); left >= wait && left <= wait+wait/8 {
+		return
+	}
+	d.at = now.Add(wait + wait/8)
+	_ = set(d.at) // an error shows in what follows
+}
 
 // writeBytes sends bytes; more says that a file follows, so that a header does not travel in a packet of its own.
 func (c *conn) writeBytes(bufs net.Buffers, more bool) error {

@@ -297,7 +297,7 @@ func TestEveryErrorIsJSON(t *testing.T) {
 		code   api.Code
 	}{
 		"nothing there":      {r.do("GET", "/nothing", ""), 404, api.CodeNotFound},
-		"not built":          {r.do("GET", "/groups/g/topics/one/stream", ""), 404, api.CodeNotFound},
+		"not built":          {r.do("GET", "/groups/g/topics/one/nosuch", ""), 404, api.CodeNotFound},
 		"wrong method":       {r.do("DELETE", "/topics/one", ""), 405, api.CodeMethodNotAllowed},
 		"unknown option":     {r.do("POST", "/topics/one?kee=1", "x"), 400, api.CodeBadRequest},
 		"option twice":       {r.do("POST", "/topics/one?key=1&key=2", "x"), 400, api.CodeBadRequest},
@@ -316,7 +316,7 @@ func TestEveryErrorIsJSON(t *testing.T) {
 		"not JSON":           {r.do("POST", "/groups/g/topics/one/ack", "receipts"), 400, api.CodeBadRequest},
 		"unknown field":      {r.do("POST", "/groups/g/topics/one/ack", `{"receipt":["x"]}`), 400, api.CodeBadRequest},
 		"seek to nothing":    {r.do("PUT", "/groups/g/topics/one/offsets", "{}"), 400, api.CodeBadRequest},
-		"order not there":    {r.do("PUT", "/groups/g", `{"order":"key"}`), 400, api.CodeBadRequest},
+		"order not there":    {r.do("PUT", "/groups/g", `{"order":"age"}`), 400, api.CodeBadRequest},
 		"empty batch":        {r.do("POST", "/topics/one/batch", ""), 400, api.CodeBadRequest},
 		"not HTTP":           {r.raw("hello\r\n\r\n"), 400, api.CodeBadRequest},
 		"head too large":     {r.raw("GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 20<<10) + "\r\n\r\n"), 431, api.CodeBadRequest},

@@ -71,11 +71,25 @@ type outcome struct {
 // mine says whether a receipt is of the partition's present generation and seek
 // epoch. It needs mu.
 func (o *owner) mine(r receipt) *api.Error {
+	if err := o.owns(); err != nil {
+		return err
+	}
+	return o.same(r)
+}
+
+// owns says whether receipts can be taken at all. It needs mu.
+func (o *owner) owns() *api.Error {
 	switch {
 	case o.win == nil || o.state != stateOwned && o.state != stateReleasing:
 		return errLeaseLost("this sidecar does not own the partition any more")
 	case o.sess.Ownership() == discovery.Lost:
 		return errLeaseLost("this sidecar's session is lost")
+	}
+	return nil
+}
+
+func (o *owner) same(r receipt) *api.Error {
+	switch {
 	case r.generation != o.generation:
 		return errLeaseLost("the partition has been taken anew since")
 	case r.seekEpoch != o.epoch:
@@ -105,8 +119,12 @@ func (o *owner) ack(ctx context.Context, rs []receipt) []outcome {
 	if o.win != nil {
 		before = o.win.Bytes()
 	}
+	lost := o.owns()
 	for i, r := range rs {
-		if outs[i].err = o.mine(r); outs[i].err != nil {
+		if outs[i].err = lost; lost == nil {
+			outs[i].err = o.same(r)
+		}
+		if outs[i].err != nil {
 			continue
 		}
 		news, err := o.win.Ack(r.lease, r.offset)

@@ -15,26 +15,52 @@ import (
 // result to be effectively once.
 func MessageID(topic string, partition int32, offset int64) string {
 	var a [64]byte
-	b := append(a[:0], topic...)
-	b = append(b, '/')
-	b = strconv.AppendInt(b, int64(partition), 10)
-	b = append(b, '/')
-	b = strconv.AppendInt(b, offset, 10)
-	return string(b)
+	return string(appendMessageID(a[:0], topic, partition, offset))
+}
+
+func appendMessageID(b []byte, topic string, partition int32, offset int64) []byte {
+	b = append(append(b, topic...), '/')
+	b = append(strconv.AppendInt(b, int64(partition), 10), '/')
+	return strconv.AppendInt(b, offset, 10)
 }
 
 // MessageOf shows a record to an application: key, value and headers as text
 // when they are UTF-8 and as base64 when they are not, a record without a value
 // as null. Receipt, attempt and lease are the caller's to set.
 func MessageOf(r *kgo.Record) api.Message {
+	var one showing
+	return one.message(r)
+}
+
+// showing shows many records: what their messages point to lies side by side, so
+// that it is few pieces of memory. It is all kept as long as any of them.
+type showing struct {
+	texts []texts
+	bytes arena
+}
+
+// texts has room for what a message points to.
+type texts struct{ key, value string }
+
+// expect makes room for so many messages.
+func (s *showing) expect(messages, topic int) {
+	s.texts = make([]texts, 0, messages)
+	s.bytes = make(arena, 0, messages*(topic+56)) // about an id and a receipt
+}
+
+func (s *showing) message(r *kgo.Record) api.Message {
 	m := api.Message{
-		ID:        MessageID(r.Topic, r.Partition, r.Offset),
+		ID:        s.bytes.id(r.Topic, r.Partition, r.Offset),
 		Topic:     r.Topic,
 		Partition: r.Partition,
 		Offset:    r.Offset,
 		Timestamp: r.Timestamp.UnixMilli(),
 	}
-	t := &texts{}
+	if len(s.texts) == cap(s.texts) {
+		s.texts = make([]texts, 0, 1)
+	}
+	s.texts = s.texts[:len(s.texts)+1]
+	t := &s.texts[len(s.texts)-1]
 	m.Key, m.Key64 = textOrBase64(r.Key, &t.key)
 	m.Value, m.Value64 = textOrBase64(r.Value, &t.value)
 	if len(r.Headers) > 0 {
@@ -47,8 +73,19 @@ func MessageOf(r *kgo.Record) api.Message {
 	return m
 }
 
-// texts has room for what a message points to.
-type texts struct{ key, value string }
+// arena holds many short texts that are made together.
+type arena []byte
+
+// cut returns what was appended to before, as text.
+func (a *arena) cut(after []byte) string {
+	text := after[len(*a):]
+	*a = after
+	return unsafe.String(unsafe.SliceData(text), len(text)) // it is never written again
+}
+
+func (a *arena) id(topic string, partition int32, offset int64) string {
+	return a.cut(appendMessageID(*a, topic, partition, offset))
+}
 
 // textOrBase64 writes bytes into a text and returns it as the one or the other;
 // as neither for nil. The text is the bytes themselves and no copy where it can

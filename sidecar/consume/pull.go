@@ -321,20 +321,22 @@ func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullReque
 	}
 	one := sub.choice.single()
 	redelivered := map[string]int{}
+	var show showing
+	show.expect(req.Max-left, len(all[0].o.key.Topic))
+	d.Messages = slices.Grow(d.Messages, req.Max-left)
+	var until *time.Time // of most messages
 	for _, h := range all {
 		topic := h.o.key.Topic
 		for _, x := range h.messages {
-			msg := MessageOf(x.Ref)
+			msg := show.message(x.Ref)
 			msg.Attempt = x.Attempt
 			if !req.AutoAck {
-				until := x.LeaseUntil.UTC()
-				msg.LeaseUntil = &until
-				r := receipt{h.generation, h.epoch, x.LeaseNo, msg.Partition, msg.Offset}
-				if one {
-					msg.Receipt = r.encode(req.Group, topic)
-				} else {
-					msg.Receipt = r.encodeTelling(req.Group, topic)
+				if until == nil || !until.Equal(x.LeaseUntil) {
+					until = new(x.LeaseUntil.UTC())
 				}
+				msg.LeaseUntil = until
+				r := receipt{h.generation, h.epoch, x.LeaseNo, msg.Partition, msg.Offset}
+				msg.Receipt = show.bytes.cut(r.appendTo(show.bytes, req.Group, topic, !one))
 			}
 			if x.Attempt > 1 {
 				redelivered[topic]++

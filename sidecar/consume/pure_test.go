@@ -13,6 +13,10 @@ import (
 	"sidestream/sdk/api"
 )
 
+func (r receipt) encode(group, topic string) string {
+	return string(r.appendTo(nil, group, topic, false))
+}
+
 func TestReceiptRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := receipt{

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"unsafe"
 )
 
 // receipt is what proves a lease. Applications see it as opaque text.
@@ -27,38 +28,40 @@ var errReceipt = errors.New(`not a receipt of this group and topic: send back th
 
 var receiptTable = crc32.MakeTable(crc32.Castagnoli)
 
-// encode writes the receipt for a group and a topic. They are not in the text
+// appendTo writes the receipt for a group and a topic. They are not in the text
 // but in its checksum, so a receipt that is sent to another group or topic is
-// refused and not misread.
-func (r receipt) encode(group, topic string) string {
-	var a [1 + receiptFields + 4]byte
-	return r.seal(append(a[:0], receiptPlain), group, topic)
-}
-
-// encodeTelling is encode with the topic in the text, for pulls of several.
-func (r receipt) encodeTelling(group, topic string) string {
-	b := make([]byte, 0, 1+binary.MaxVarintLen16+len(topic)+receiptFields+4)
-	b = append(b, receiptTelling)
-	b = binary.AppendUvarint(b, uint64(len(topic)))
-	return r.seal(append(b, topic...), group, topic)
-}
-
-// receiptFields is the most that the fields of a receipt take.
-const receiptFields = 4*binary.MaxVarintLen64 + binary.MaxVarintLen32
-
-func (r receipt) seal(b []byte, group, topic string) string {
+// refused and not misread. Telling, the topic is in the text too, for pulls of
+// several.
+func (r receipt) appendTo(to []byte, group, topic string, telling bool) []byte {
+	var a [128]byte
+	b := a[:0]
+	if telling {
+		b = binary.AppendUvarint(append(b, receiptTelling), uint64(len(topic)))
+		b = append(b, topic...)
+	} else {
+		b = append(b, receiptPlain)
+	}
 	b = binary.AppendUvarint(b, r.generation)
 	b = binary.AppendUvarint(b, r.seekEpoch)
 	b = binary.AppendUvarint(b, r.lease)
 	b = binary.AppendUvarint(b, uint64(uint32(r.partition)))
 	b = binary.AppendUvarint(b, uint64(r.offset))
 	b = binary.BigEndian.AppendUint32(b, receiptSum(b, group, topic))
-	return base64.RawURLEncoding.EncodeToString(b)
+	return base64.RawURLEncoding.AppendEncode(to, b)
 }
+
+// decodeBytes undoes the base64, into room where it fits.
+func decodeBytes(room []byte, text string) ([]byte, error) {
+	return base64.RawURLEncoding.AppendDecode(room, bytesOf(text))
+}
+
+// bytesOf are a text's bytes, to be read only.
+func bytesOf(text string) []byte { return unsafe.Slice(unsafe.StringData(text), len(text)) }
 
 // decodeReceipt reads a receipt of a group and a topic, in either form.
 func decodeReceipt(text, group, topic string) (receipt, error) {
-	b, err := base64.RawURLEncoding.DecodeString(text)
+	var a [128]byte
+	b, err := decodeBytes(a[:0], text)
 	if err != nil || len(b) < 1+5+4 {
 		return receipt{}, errReceipt
 	}
@@ -101,7 +104,8 @@ func decodeReceipt(text, group, topic string) (receipt, error) {
 // receiptTopic is the topic that a receipt tells, unproven; false when it tells
 // none.
 func receiptTopic(text string) (topic string, tells bool) {
-	b, err := base64.RawURLEncoding.DecodeString(text)
+	var a [128]byte
+	b, err := decodeBytes(a[:0], text)
 	if err != nil || len(b) == 0 || b[0] != receiptTelling {
 		return "", false
 	}
@@ -119,7 +123,9 @@ func cutTopic(b []byte) (topic, rest []byte, ok bool) {
 
 func receiptSum(body []byte, group, topic string) uint32 {
 	sum := crc32.Update(0, receiptTable, body)
-	sum = crc32.Update(sum, receiptTable, []byte(group))
-	sum = crc32.Update(sum, receiptTable, []byte{'/'})
-	return crc32.Update(sum, receiptTable, []byte(topic))
+	sum = crc32.Update(sum, receiptTable, bytesOf(group))
+	sum = crc32.Update(sum, receiptTable, receiptSlash)
+	return crc32.Update(sum, receiptTable, bytesOf(topic))
 }
+
+var receiptSlash = []byte{'/'}

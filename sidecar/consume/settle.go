@@ -42,6 +42,7 @@ func settle(g *group, group string, c choice, texts []string, f func(*owner, []r
 	var bundles []*bundle
 	var last *bundle
 	open := opener{g: g, group: group, choice: c}
+	ids := make(arena, 0, 32*len(texts))
 	for i, text := range texts {
 		resp.Results[i].Receipt = text
 		topic, r, err := open.open(text)
@@ -49,7 +50,7 @@ func settle(g *group, group string, c choice, texts []string, f func(*owner, []r
 			resp.Results[i].Error = badRequest("%v", err)
 			continue
 		}
-		resp.Results[i].ID = MessageID(topic, r.partition, r.offset)
+		resp.Results[i].ID = ids.id(topic, r.partition, r.offset)
 		if last == nil || last.partition != r.partition || last.topic != topic {
 			at := slices.IndexFunc(bundles, func(b *bundle) bool { return b.partition == r.partition && b.topic == topic })
 			if at < 0 {

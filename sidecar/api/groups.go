@@ -103,6 +103,9 @@ const alivePoll = 100 * time.Millisecond
 
 func (s *Server) pull(c *call) error {
 	r, raw, err := s.pullRequestOf(c)
+	if s.draining.Load() {
+		return s.pullInDrain(c, r)
+	}
 	if err != nil {
 		return err
 	}

@@ -118,6 +118,15 @@ func KeyHistory(group string) string { return PrefixGroups + group + "/history" 
 // KeyIdle holds an [Idle]; it is there while the group has no members.
 func KeyIdle(group string) string { return PrefixGroups + group + "/idle" }
 
+// PrefixRedriven is above the marks of the dead letters that a group brought back
+// to a topic, by the partition of the topic of dead letters: a position each.
+func PrefixRedriven(group, topic, dead string) string {
+	return PrefixGroups + group + "/redriven/" + topic + "/" + dead + "/"
+}
+
+// KeyRedriving is the lock of whoever brings dead letters of a group back.
+func KeyRedriving(group string) string { return PrefixGroups + group + "/redriving" }
+
 // KeyCommitted holds [Committed]: the offsets of 64 partitions of a topic for a
 // Kafka group, whose name may be any string and is escaped.
 func KeyCommitted(group, uuid string, shard int) string {

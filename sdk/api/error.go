@@ -17,6 +17,7 @@ const (
 	CodeLeaseLost           Code = "lease_lost"
 	CodeIdempotencyConflict Code = "idempotency_conflict"
 	CodeGroupConfig         Code = "group_config"
+	CodeConflict            Code = "conflict" // somebody else does it just now
 	CodeGroupLimit          Code = "group_limit" // the groups of the cluster consume as many partitions as they may
 	CodeMessageTooLarge     Code = "message_too_large"
 	CodeRequestTooLarge     Code = "request_too_large"
@@ -47,6 +48,7 @@ var codes = map[Code]struct {
 	CodeLeaseLost:           {http.StatusConflict, false},
 	CodeIdempotencyConflict: {http.StatusConflict, false},
 	CodeGroupConfig:         {http.StatusConflict, false},
+	CodeConflict:            {http.StatusConflict, true},
 	CodeMessageTooLarge:     {http.StatusRequestEntityTooLarge, false},
 	CodeRequestTooLarge:     {http.StatusRequestEntityTooLarge, false},
 	CodeBadRecord:           {http.StatusUnprocessableEntity, false},

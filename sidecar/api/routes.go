@@ -31,6 +31,8 @@ func (s *Server) routes() []route {
 		{"POST", "/groups/{group}/topics/{topic}/ack", none, s.receipts(Consumer.Ack), always},
 		{"POST", "/groups/{group}/topics/{topic}/nack", none, s.receipts(Consumer.Nack), always},
 		{"POST", "/groups/{group}/topics/{topic}/extend", none, s.receipts(Consumer.Extend), always},
+		{"GET", "/groups/{group}/topics/{topic}/dead", []string{"max", "after", "reason", "all", "dead"}, s.getDead, always},
+		{"POST", "/groups/{group}/topics/{topic}/dead/redrive", none, s.redrive, refusedInDrain},
 		{"GET", "/groups/{group}/topics/{topic}/offsets", none, s.getOffsets, always},
 		{"PUT", "/groups/{group}/topics/{topic}/offsets", none, s.putOffsets, always},
 

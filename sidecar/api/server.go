@@ -37,6 +37,8 @@ type Consumer interface {
 	Extend(ctx context.Context, group, topic string, r api.Receipts) (api.ReceiptResponse, error)
 	Offsets(ctx context.Context, group, topic string) (api.Offsets, error)
 	Seek(ctx context.Context, group, topic string, r api.SeekRequest) (api.Sought, error)
+	Dead(ctx context.Context, r consume.DeadRequest) (api.DeadLetters, error)
+	Redrive(ctx context.Context, group, topic string, r api.RedriveRequest) (api.Redriven, error)
 	Configure(ctx context.Context, group string, g api.GroupConfig) (api.Group, error)
 	Group(ctx context.Context, group string) (api.Group, error)
 	Groups(ctx context.Context) (api.GroupList, error)

@@ -47,12 +47,24 @@ func before(records []*kgo.Record, offset int64) []*kgo.Record {
 
 // corrupt implements sink.
 func (o *owner) corrupt(u unreadable) {
+	policy := unreadablePolicy(o.key.Group, o.key.Topic, o.s.g.settings())
 	o.mu.Lock()
 	if o.win == nil || o.win.Next() != u.offset {
 		o.mu.Unlock()
 		return // sought past it meanwhile
 	}
 	o.end = max(o.end, u.end)
+	o.dead.bad = &u
+	if u.after > u.offset && policy != unreadableStop {
+		// It is passed over in a moment, and told then.
+		news := o.standStill(u.why)
+		o.mu.Unlock()
+		if news {
+			o.s.g.m.outage.works(o.key.String())
+			o.s.wake()
+		}
+		return
+	}
 	why := u.why + "; seek the group there to go on"
 	news := o.standStill(why)
 	o.mu.Unlock()

@@ -78,6 +78,9 @@ func TestCorruptBatchHidesNothing(t *testing.T) {
 			after := at + int64(c.count)
 			l.produce("views", 0, 100, 3)
 			a := l.host("a")
+			if _, err := a.m.Configure(t.Context(), "g", api.GroupConfig{Unreadable: unreadableStop}); err != nil {
+				t.Fatal(err)
+			}
 			req := PullRequest{Group: "g", Topic: "views"}
 			var got []api.Message
 			for len(got) < 2 {

@@ -36,6 +36,8 @@ type Upstream interface {
 	EndOffsets(ctx context.Context, topic string) (map[int32]int64, error)
 	OffsetsAt(ctx context.Context, topic string, t time.Time) (map[int32]int64, error)
 	CreateTopic(ctx context.Context, name string, spec api.TopicSpec) (upstream.Topic, error)
+	MaxMessageBytes(ctx context.Context, topic string) (int, bool)
+	Inspect(ctx context.Context, topic string, partition int32, offset int64) (upstream.Inspected, error)
 	Peek(ctx context.Context, topic string, partition int32, offset int64, count, maxBytes int) (rs []*kgo.Record, next, end int64, err error)
 }
 
@@ -98,6 +100,7 @@ type Manager struct {
 	autoCreate   bool
 	reader       *reader
 	outage       *outage
+	dead         *deadWriter
 	lent         *lendings // what streams have out
 	topics       *catalogue
 
@@ -111,11 +114,12 @@ type Manager struct {
 	judgePoke  chan struct{} // wakes the judges' watch: judges has begun or ended
 	drained    chan struct{} // closed when draining begins
 
-	mu       sync.Mutex // guards all below
-	groups   map[string]*group
-	assigned map[string]assignedEntry // by group, as last watched
-	judges   []*judge
-	draining bool
+	mu        sync.Mutex // guards all below
+	groups    map[string]*group
+	assigned  map[string]assignedEntry // by group, as last watched
+	judges    []*judge
+	draining  bool
+	redriving map[string]bool // by group: a redrive runs here
 }
 
 // New makes a Manager; Start makes it work.
@@ -148,7 +152,9 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		drained:    make(chan struct{}),
 		groups:     map[string]*group{},
 		assigned:   map[string]assignedEntry{},
+		redriving:  map[string]bool{},
 	}
+	m.dead = newDeadWriter(deps.Upstream, cfg, log)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m, nil
 }
@@ -195,6 +201,7 @@ func (m *Manager) stop() {
 	m.cancel()
 	m.wg.Wait()
 	m.reader.close()
+	m.dead.close()
 }
 
 // list needs mu.
@@ -262,6 +269,7 @@ func (m *Manager) tick(ctx context.Context) {
 			for _, g := range m.all() {
 				for _, s := range g.all() {
 					s.tick(now)
+					m.divertDue(ctx, s, now)
 				}
 			}
 		}

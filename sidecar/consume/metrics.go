@@ -15,11 +15,15 @@ type metrics struct {
 	lagUnknown  *prometheus.GaugeVec
 	unreadable  *prometheus.GaugeVec
 
+	deadLetters  *prometheus.CounterVec
+	skipped      *prometheus.CounterVec
+	deadFailures *prometheus.CounterVec
+	redriven     *prometheus.CounterVec
+
 	groupsRemoved   prometheus.Counter
 	groupPartitions prometheus.Gauge
-
-	lagSeconds     *prometheus.GaugeVec
-	unackedSeconds *prometheus.GaugeVec
+	lagSeconds      *prometheus.GaugeVec
+	unackedSeconds  *prometheus.GaugeVec
 
 	moves           *prometheus.CounterVec
 	plans           *prometheus.CounterVec
@@ -52,6 +56,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lag:           gauge("lag_messages", "Messages not acknowledged of the partitions that this sidecar owns, as far as their leaders told."),
 		lagUnknown:    gauge("lag_unknown_partitions", "Partitions of this sidecar whose lag is not known or old, since their leaders are away: the lag lacks them."),
 		unreadable:    gauge("unreadable_partitions", "Partitions of this sidecar that stand still at records which nobody can read, until somebody seeks past them."),
+		deadLetters:   counter("dead_letters_total", "Messages written to the dead letters, by the reason; batches that nobody can read count as one.", "group", "topic", "reason"),
+		skipped:       counter("messages_skipped_total", "Messages dropped by the group's policy in place of a dead letter, by the reason.", "group", "topic", "reason"),
+		deadFailures:  counter("dead_letter_failures_total", "Attempts to write dead letters that failed and are repeated: their messages wait.", "group", "topic"),
+		redriven:      counter("dead_letters_redriven_total", "Dead letters brought back, or discarded, through this sidecar.", "group", "topic", "how"),
 		groupsRemoved: single("groups_removed_total", "Groups that this sidecar removed because nobody used them."),
 		groupPartitions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sidestream_consume_group_partitions",
@@ -72,7 +80,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sidestream_consume_streams", Help: "Streams that applications hold open."}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable, m.lagSeconds, m.unackedSeconds, m.groupsRemoved, m.groupPartitions,
+		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable,
+			m.deadLetters, m.skipped, m.deadFailures, m.redriven,
+			m.lagSeconds, m.unackedSeconds, m.groupsRemoved, m.groupPartitions,
 			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered, m.streams)
 	}
 	return m

@@ -58,7 +58,8 @@ type owner struct {
 	why        string // why it cannot be read or taken, "" when it can
 	unreadable bool   // why is of the log itself: waiting does not help
 	marked     int64  // low edge as last handed to the checkpointer
-	out        outs   // since when messages are out
+	dead       deadState
+	out        outs // since when messages are out
 }
 
 func newOwner(s *share, partition int32, sess discovery.Session, plan uint64, cause string) *owner {
@@ -224,7 +225,7 @@ func (o *owner) install(p offsets.Position, uuid string, generation uint64) erro
 		Order:       window.Order(o.s.g.settings().Order),
 		MaxMessages: o.s.g.m.cfg.PrefetchCount,
 		MaxBytes:    o.s.g.m.cfg.PrefetchBytes,
-		MaxAttempts: o.s.g.settings().MaxAttempts,
+		MaxAttempts: maxAttempts(o.key.Group, o.key.Topic, o.s.g.settings()),
 	})
 	if err != nil {
 		return err
@@ -404,8 +405,9 @@ type view struct {
 	bytes      int
 	why        window.Why
 	trouble    string
-	unreadable bool // the trouble is of the log itself
-	behind     bool // the brokers have more than was fetched
+	unreadable bool   // the trouble is of the log itself
+	dead       string // why dead letters cannot be written, "" when they can
+	behind     bool   // the brokers have more than was fetched
 }
 
 func (o *owner) view(now time.Time) view {
@@ -418,12 +420,15 @@ func (o *owner) view(now time.Time) view {
 func (o *owner) look(now time.Time, position bool) view {
 	v := view{
 		state: o.state, generation: o.generation, epoch: o.epoch, uuid: o.uuid,
-		started: o.started, end: o.end, trouble: o.why, unreadable: o.unreadable, why: window.AtEnd,
+		started: o.started, end: o.end, trouble: o.why, unreadable: o.unreadable, dead: o.dead.why, why: window.AtEnd,
 	}
 	if o.win == nil {
 		return v
 	}
 	v.inFlight, v.waiting, v.bytes, v.why = o.win.InFlight(), o.win.Waiting(), o.win.Bytes(), o.win.Why(now)
+	if o.dead.why != "" && (o.dead.busy && v.why == window.Delayed || v.unreadable) {
+		v.why = window.DeadBlocked // also while it is tried again
+	}
 	v.behind = o.end > o.win.Next()
 	if position {
 		v.position = o.win.Position()

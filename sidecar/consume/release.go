@@ -72,17 +72,18 @@ func (o *owner) unlock(ctx context.Context) error {
 	return err
 }
 
-// awaitAcks waits until nothing is out under a lease, at most so long.
+// awaitAcks waits until nothing is out under a lease or on its way to the dead
+// letters, at most so long.
 func (o *owner) awaitAcks(ctx context.Context, longest time.Duration) {
 	deadline := time.NewTimer(longest)
 	defer deadline.Stop()
-	for o.inFlight() > 0 {
+	for o.inFlight() > 0 || o.isDiverting() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-deadline.C:
 			return
-		case <-o.poke: // an ack, a nack or an expiry
+		case <-o.poke: // an ack, a nack, an expiry, or a dead letter was written
 		}
 	}
 }

@@ -93,6 +93,16 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 }
 
 func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (kgo.FetchPartition, int64, *CorruptError, error) {
+	rp, err := u.fetchRaw(ctx, p, topic, offset, maxBytes)
+	if err != nil {
+		return kgo.FetchPartition{}, 0, nil, err
+	}
+	fp, after, corrupt := Decode(topic, p.ID, offset, rp, kgo.DefaultDecompressor())
+	return fp, after, corrupt, nil
+}
+
+// fetchRaw reads what the leader has from an offset on, without decoding it.
+func (u *Upstream) fetchRaw(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (*kmsg.FetchResponseTopicPartition, error) {
 	req := kmsg.NewPtrFetchRequest()
 	req.ReplicaID = -1
 	req.MinBytes, req.MaxWaitMillis, req.MaxBytes = 0, 0, int32(maxBytes)
@@ -105,17 +115,16 @@ func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, off
 	req.Topics = append(req.Topics, rt)
 	kresp, err := u.cl.Broker(int(p.Leader)).RetriableRequest(ctx, namedFetch{req})
 	if err != nil {
-		return kgo.FetchPartition{}, 0, nil, err
+		return nil, err
 	}
 	resp := kresp.(*kmsg.FetchResponse)
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return kgo.FetchPartition{}, 0, nil, err
+		return nil, err
 	}
 	for i := range resp.Topics {
 		for j := range resp.Topics[i].Partitions {
-			fp, after, corrupt := Decode(topic, p.ID, offset, &resp.Topics[i].Partitions[j], kgo.DefaultDecompressor())
-			return fp, after, corrupt, nil
+			return &resp.Topics[i].Partitions[j], nil
 		}
 	}
-	return kgo.FetchPartition{}, 0, nil, fmt.Errorf("the answer of broker %d lacks partition %d", p.Leader, p.ID)
+	return nil, fmt.Errorf("the answer of broker %d lacks partition %d", p.Leader, p.ID)
 }

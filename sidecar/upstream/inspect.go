@@ -1,0 +1,112 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/sdk/api"
+)
+
+// Inspected is what lies at an offset.
+type Inspected struct {
+	// Record is the first that can be read at or above the offset; nil when
+	// there is none, or when what lies there cannot be read.
+	Record *kgo.Record
+	// Why it cannot be read; "" when it can, or when nothing is there.
+	Why string
+	// After is the first offset after what cannot be read; -1 when the brokers
+	// do not even show that.
+	After int64
+	// Raw are the bytes of what cannot be read, as the brokers store them: one
+	// batch, or what there is of it.
+	Raw []byte
+}
+
+// inspectBytes is what Inspect asks for: the batch at the offset, which brokers
+// give whole, and some of what follows, which tells where it ends.
+const inspectBytes = 4 << 20
+
+// Inspect looks at an offset of a partition where a reader found what it cannot
+// read: whether that is still so, and what is there. Errors are as of Peek.
+func (u *Upstream) Inspect(ctx context.Context, topic string, partition int32, offset int64) (Inspected, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
+	defer cancel()
+	t, err := u.Topic(ctx, topic)
+	if err != nil {
+		return Inspected{}, err
+	}
+	p, ok := t.Partition(partition)
+	if !ok || p.Leader < 0 {
+		return Inspected{}, unavailable(fmt.Sprintf("partition %d of topic %s has no leader", partition, topic))
+	}
+	rp, err := u.fetchRaw(ctx, p, topic, offset, inspectBytes)
+	if err != nil {
+		return Inspected{}, u.unreachable(err)
+	}
+	switch err := kerr.ErrorForCode(rp.ErrorCode); {
+	case errors.Is(err, kerr.CorruptMessage):
+		return Inspected{Why: err.Error(), After: -1}, nil
+	case errors.Is(err, kerr.OffsetOutOfRange):
+		return Inspected{}, api.NewError(api.CodeBadRequest, fmt.Sprintf("partition %d of topic %s does not have offset %d", partition, topic, offset))
+	case err != nil:
+		return Inspected{}, unavailable(fmt.Sprintf("partition %d of topic %s: %v", partition, topic, err))
+	}
+	return inspect(topic, partition, offset, rp), nil
+}
+
+// inspect is Inspect of an answer. It is pure.
+func inspect(topic string, partition int32, offset int64, rp *kmsg.FetchResponseTopicPartition) Inspected {
+	part, _, corrupt := Decode(topic, partition, offset, rp, kgo.DefaultDecompressor())
+	for _, r := range part.Records {
+		if r.Offset >= offset {
+			return Inspected{Record: r}
+		}
+	}
+	if corrupt == nil || corrupt.Offset > offset {
+		return Inspected{}
+	}
+	out := Inspected{Why: corrupt.Why, After: corrupt.After}
+	raw, next := batchAt(rp.RecordBatches, offset)
+	out.Raw = raw
+	end := rp.LastStableOffset
+	if end < 0 {
+		end = rp.HighWatermark
+	}
+	// A batch that is not sound may say that it ends anywhere, and what is passed
+	// over is lost to the reader: the batch that follows knows better, and
+	// nothing ends behind the log's end.
+	if next > offset {
+		out.After = min(out.After, next)
+	}
+	if end > offset {
+		out.After = min(out.After, end)
+	}
+	out.After = max(out.After, offset+1)
+	return out
+}
+
+// batchAt finds the batch with an offset, or what there is of it, and where the
+// sound batch after it begins: -1 when none follows.
+func batchAt(in []byte, offset int64) (raw []byte, next int64) {
+	for len(in) > 0 {
+		h, whole := headerOf(in)
+		if !whole {
+			return in, -1
+		}
+		if h.size >= headerSize && h.lastDelta >= 0 && h.last < offset {
+			in = in[h.size:]
+			continue
+		}
+		raw, in = in[:h.size], in[h.size:]
+		if after, whole := headerOf(in); whole && after.check(in[:after.size]) == nil {
+			return raw, after.base
+		}
+		return raw, -1
+	}
+	return nil, -1
+}

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,6 +61,7 @@ type conn struct {
 	unsent []func() // to call if the answer under way is not written
 	wrote  bool     // something was written since
 	used   bool     // something was ever read
+	early  []byte   // what onGone read: the beginning of the next request
 }
 
 // unused tells that no request has begun on it.
@@ -94,6 +98,12 @@ func (c *conn) Read(b []byte) (int, error) {
 	if c.wrote {
 		c.unsent, c.wrote = nil, false
 	}
+	if len(c.early) > 0 && len(b) > 0 {
+		n := copy(b, c.early)
+		c.early = c.early[n:]
+		c.mu.Unlock()
+		return n, nil
+	}
 	c.mu.Unlock()
 	n, err := c.Conn.Read(b)
 	if n > 0 {
@@ -124,6 +134,31 @@ func (c *conn) fail() {
 	c.mu.Unlock()
 	for _, f := range unsent {
 		f()
+	}
+}
+
+// onGone calls gone when the client closes the connection, and costs nothing
+// until then. It reads, so nobody else may until the function that it returns
+// has stopped it. A client that sends its next request meanwhile is there, and
+// is not watched any more.
+func (c *conn) onGone(gone func()) (stop func()) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var b [1]byte
+		n, err := c.Conn.Read(b[:])
+		if n > 0 {
+			c.mu.Lock()
+			c.early = append(c.early, b[0])
+			c.mu.Unlock()
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			gone()
+		}
+	})
+	return func() {
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // fasthttp sets its own for the next request
+		wg.Wait()
+		_ = c.Conn.SetReadDeadline(time.Time{})
 	}
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -81,6 +82,63 @@ func TestAlive(t *testing.T) {
 	for deadline := time.Now().Add(10 * time.Second); c.alive(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a client that closed counts as there")
+		}
+	}
+}
+
+func TestClientThatGoesWhileItWaits(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(ln)
+	defer l.Close()
+	dial := func() (client net.Conn, c *conn) {
+		client, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close(); nc.Close() })
+		return client, nc.(*conn)
+	}
+
+	client, c := dial()
+	gone := make(chan struct{})
+	stop := c.onGone(func() { close(gone) })
+	client.Close()
+	select {
+	case <-gone:
+	case <-time.After(10 * time.Second):
+		t.Error("a client that closed is not noticed")
+	}
+	stop()
+
+	// One that stays, and sends its next request early or late.
+	client, c = dial()
+	for _, early := range []bool{true, false} {
+		stop := c.onGone(func() { t.Error("a client that stays counts as gone") })
+		if early {
+			_, _ = client.Write([]byte("next"))
+			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+				c.mu.Lock()
+				n := len(c.early)
+				c.mu.Unlock()
+				if n > 0 {
+					break
+				}
+			}
+		}
+		stop()
+		if !early {
+			_, _ = client.Write([]byte("next"))
+		}
+		b := make([]byte, 4)
+		if _, err := io.ReadFull(c, b); err != nil || string(b) != "next" {
+			t.Errorf("the next request is read as %q, %v", b, err)
 		}
 	}
 }

@@ -98,9 +98,6 @@ func (c *call) delivery() (lease time.Duration, from string, auto bool, err erro
 	return lease, from, given, nil
 }
 
-// alivePoll is how soon a long poll notices that its client is gone.
-const alivePoll = 100 * time.Millisecond
-
 func (s *Server) pull(c *call) error {
 	r, raw, err := s.pullRequestOf(c)
 	if s.draining.Load() {
@@ -113,10 +110,15 @@ func (s *Server) pull(c *call) error {
 	defer cancel()
 	sock, _ := c.Conn().(*conn)
 	if sock != nil {
-		r.Alive = sock.alive
-		if r.Wait > 0 {
-			defer watch(ctx, cancel, sock)()
+		looks, stop := 0, func() {}
+		r.Alive = func() bool {
+			// A pull looks before each hand-out: from the second time on it waits.
+			if looks++; looks == 2 {
+				stop = sock.onGone(cancel)
+			}
+			return sock.alive()
 		}
+		defer func() { stop() }()
 	}
 	d, err := s.opt.Consumer.Pull(ctx, r)
 	if err != nil {
@@ -135,31 +137,6 @@ func (s *Server) pull(c *call) error {
 		d.Messages = []api.Message{}
 	}
 	return c.answer(fasthttp.StatusOK, d.Pulled)
-}
-
-// watch cancels when the client is gone. The function it returns stops it and
-// waits.
-func watch(ctx context.Context, cancel context.CancelFunc, sock *conn) func() {
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		t := time.NewTicker(alivePoll)
-		defer t.Stop()
-		for {
-			select {
-			case <-t.C:
-				if !sock.alive() {
-					cancel()
-					return
-				}
-			case <-stop:
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return func() { close(stop); <-done }
 }
 
 // Headers of a raw pull.

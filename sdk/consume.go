@@ -23,8 +23,8 @@ type ConsumeOptions struct {
 	// handlers at work as partitions.
 	Concurrency int
 	// InFlight bounds the messages that are held at once: waiting for a handler,
-	// in one, or not yet acknowledged. Default Max, or twice what the handlers
-	// take at once where that is more.
+	// in one, or not yet acknowledged. Default Max (twice that with a Concurrency
+	// above 1), or twice what the handlers take at once where that is more.
 	InFlight int
 
 	// HandlerTimeout ends the context of a call of the handler after so long,
@@ -138,7 +138,7 @@ func (o ConsumeOptions) withDefaults() ConsumeOptions {
 		o.BatchMax = o.Max
 	}
 	if o.InFlight <= 0 {
-		o.InFlight = max(o.Max, 2*o.Concurrency*o.BatchMax)
+		o.InFlight = max(o.Max*min(o.Concurrency, 2), 2*o.Concurrency*o.BatchMax)
 	}
 	o.Max = min(o.Max, o.InFlight)
 	o.BatchMax = min(o.BatchMax, o.InFlight)

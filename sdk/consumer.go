@@ -115,7 +115,7 @@ func (k *consumer) pullAll(ctx context.Context) error {
 			return nil
 		}
 		started := time.Now()
-		pulled, err := k.client.Pull(ctx, k.group, k.topic, PullOptions{Max: room, Wait: k.o.Wait, Lease: k.o.Lease, From: k.o.From})
+		pulled, err := k.pull(ctx, room)
 		switch {
 		case err == nil:
 			told = k.reason(told, pulled.Reason)
@@ -141,10 +141,22 @@ func (k *consumer) pullAll(ctx context.Context) error {
 	}
 }
 
+// pullGrace is how long a pull may take beyond its wait before its sidecar is
+// taken to hang.
+const pullGrace = 30 * time.Second
+
+func (k *consumer) pull(ctx context.Context, room int) (api.Pulled, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.o.Wait+pullGrace)
+	defer cancel()
+	return k.client.Pull(ctx, k.group, k.topic, PullOptions{Max: room, Wait: k.o.Wait, Lease: k.o.Lease, From: k.o.From})
+}
+
 // awaitRoom waits until a pull is worth while, and tells for how many messages:
 // when a handler is idle, or half of what may be held is free. It returns at
 // once when ctx ends.
 func (k *consumer) awaitRoom(ctx context.Context) int {
+	crowded := time.NewTimer(crowdedFor)
+	defer crowded.Stop()
 	for {
 		k.mu.Lock()
 		room := k.o.InFlight - len(k.lanes.held)
@@ -161,10 +173,33 @@ func (k *consumer) awaitRoom(ctx context.Context) int {
 		}
 		select {
 		case <-k.roomy:
+		case <-crowded.C:
+			k.makeRoom()
+			crowded.Reset(crowdedFor)
 		case <-ctx.Done():
 			return 0
 		}
 	}
+}
+
+// crowdedFor is how long there must have been no room for a pull before room is
+// made.
+const crowdedFor = time.Second
+
+// makeRoom gives back what waits in the longest lane, if all that is held waits
+// behind slow handlers while others have nothing to do: one slow key must not
+// keep the other keys away. With order=partition the sidecar keeps the lanes
+// apart, and there is mostly nothing else.
+func (k *consumer) makeRoom() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.idle == 0 || k.lanes.available > 0 || len(k.lanes.held) < k.o.InFlight || k.lanes.order == orderPartition || k.lanes.order == "" {
+		return
+	}
+	for _, h := range k.lanes.longest() {
+		k.backs = append(k.backs, giveBack{held: h})
+	}
+	poke(k.toSend)
 }
 
 // reason tells why nothing comes when that is news, and returns what was told.
@@ -182,20 +217,21 @@ func (k *consumer) reason(told api.Reason, reason *api.Reason) api.Reason {
 	return now
 }
 
-// learnOrder asks for the group's order, which says what may be handled at
-// once, until it is known: the group may have begun with the first pull. Until
-// then messages are kept in the strictest.
+// learnOrder asks now and then for the group's order, which says what may be
+// handled at once; it may be changed. The group may have begun with the first
+// pull. Until its order is known messages are kept in the strictest.
 func (k *consumer) learnOrder(ctx context.Context) {
-	if k.order != "" || time.Now().Before(k.askOrder) {
+	if time.Now().Before(k.askOrder) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
 	g, err := k.client.Group(ctx, k.group)
 	if err != nil {
-		k.askOrder = time.Now().Add(orderAgain)
+		k.askOrder = time.Now().Add(orderRetry)
 		return
 	}
+	k.askOrder = time.Now().Add(orderAgain)
 	if k.order = g.Config.Order; k.order == "" {
 		k.order = orderPartition
 	}
@@ -208,7 +244,8 @@ func (k *consumer) learnOrder(ctx context.Context) {
 
 const (
 	orderTimeout = 5 * time.Second
-	orderAgain   = 10 * time.Second
+	orderRetry   = 10 * time.Second
+	orderAgain   = time.Minute
 )
 
 // add takes in what was pulled.

@@ -186,7 +186,7 @@ func (f *fakeGroup) pull(r *http.Request) (api.Pulled, error) {
 		f.mu.Unlock()
 		select {
 		case <-changed:
-		case <-time.After(min(left, 50*time.Millisecond)): // leases end and delays pass
+		case <-time.After(min(left, 100*time.Millisecond)): // leases end and delays pass
 		case <-r.Context().Done():
 		}
 		f.mu.Lock()
@@ -261,6 +261,9 @@ func (f *fakeGroup) receipts(w http.ResponseWriter, r *http.Request, verb string
 		default:
 			m.notBefore = now.Add(delay)
 			back = append(back, m)
+			if body.Unhandled {
+				m.attempt--
+			}
 		}
 		response.Results = append(response.Results, result)
 	}

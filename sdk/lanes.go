@@ -33,8 +33,10 @@ type held struct {
 	lane    *lane
 	// again is the same message delivered once more, after the lease that
 	// message has was over; replayed: it may have been for a seek. See [lanes.add].
+	// recalled: it is to be given back as well, since what precedes it is.
 	again    *api.Message
 	replayed bool
+	recalled bool
 
 	lease   time.Duration // length of its lease, 0: it has none that could be extended
 	until   time.Time     // end of its lease
@@ -54,8 +56,8 @@ type lane struct {
 	id        laneID
 	waiting   []*held // by offset
 	running   int
-	returning int  // while there are any, what waits may come before them, and must not
-	ready     bool // it is among the ready lanes
+	returning map[*held]bool // while there are any, what waits may come before them, and must not
+	ready     bool           // it is among the ready lanes
 }
 
 // lanes are the messages that a consumer holds, as a pure state: what may be
@@ -107,7 +109,7 @@ func (l *lanes) add(m api.Message, now time.Time) {
 	case h.state == waiting, h.state == running && m.Attempt > 1 && !h.replayed:
 		h.message = m
 	default:
-		h.again = &m
+		h.again, h.recalled = &m, false
 		h.replayed = h.replayed || m.Attempt <= 1
 	}
 	h.leaseOf(m, now)
@@ -137,7 +139,7 @@ func (l *lanes) enqueue(h *held) {
 	id := l.laneOf(h.message)
 	ln := l.lanes[id]
 	if ln == nil {
-		ln = &lane{id: id}
+		ln = &lane{id: id, returning: map[*held]bool{}}
 		l.lanes[id] = ln
 	}
 	h.lane, h.state = ln, waiting
@@ -158,7 +160,7 @@ func (l *lanes) enqueue(h *held) {
 // offer makes a lane ready when it can go on, and forgets it when it is empty.
 func (l *lanes) offer(ln *lane) {
 	switch {
-	case ln.running > 0 || ln.returning > 0 || ln.ready:
+	case ln.running > 0 || len(ln.returning) > 0 || ln.ready:
 	case len(ln.waiting) == 0:
 		delete(l.lanes, ln.id)
 	default:
@@ -225,8 +227,12 @@ func (l *lanes) failed(h *held) (dropped []*held) {
 	return l.dropAll(h.lane) // it was not ready while one of it ran
 }
 
-// dropAll takes what waits in a lane that is not ready, to be given back.
+// dropAll takes what waits in a lane that is not ready, to be given back. What
+// is on its way back and has come again meanwhile goes back once more.
 func (l *lanes) dropAll(ln *lane) (dropped []*held) {
+	for h := range ln.returning {
+		h.recalled = h.again != nil
+	}
 	dropped, ln.waiting = ln.waiting, nil
 	for _, h := range dropped {
 		l.giveBack(h)
@@ -236,7 +242,22 @@ func (l *lanes) dropAll(ln *lane) (dropped []*held) {
 
 func (l *lanes) giveBack(h *held) {
 	h.state = returning
-	h.lane.returning++
+	h.lane.returning[h] = true
+}
+
+// longest takes what waits in the lane in which most does, to be given back.
+func (l *lanes) longest() (dropped []*held) {
+	var longest *lane
+	for _, ln := range l.lanes {
+		if longest == nil || len(ln.waiting) > len(longest.waiting) {
+			longest = ln
+		}
+	}
+	if longest == nil {
+		return nil
+	}
+	l.unready(longest)
+	return l.dropAll(longest)
 }
 
 // giveUp takes everything that waits, to be given back.
@@ -259,18 +280,19 @@ func (l *lanes) lose(h *held, receipt string) (dropped []*held) {
 	if h.message.Receipt != receipt {
 		return nil // it has come again meanwhile
 	}
-	h.lease = 0
+	if h.again == nil {
+		h.lease = 0
+	}
 	if h.state != waiting {
 		return nil
 	}
 	ln := h.lane
 	l.unready(ln)
 	at := slices.Index(ln.waiting, h)
-	dropped = slices.Clone(ln.waiting[at+1:])
-	ln.waiting = ln.waiting[:at]
-	for _, d := range dropped {
-		l.giveBack(d)
-	}
+	before := ln.waiting[:at]
+	ln.waiting = slices.Clone(ln.waiting[at+1:])
+	dropped = l.dropAll(ln)
+	ln.waiting = before
 	delete(l.held, h.message.ID)
 	l.offer(ln)
 	return dropped
@@ -280,21 +302,25 @@ func (l *lanes) lose(h *held, receipt string) (dropped []*held) {
 func (l *lanes) settled(h *held) { delete(l.held, h.message.ID) }
 
 // returned forgets a message that has gone back to the sidecar, or begins
-// anew with it when it has come again.
-func (l *lanes) returned(h *held) {
-	back := h.state == returning
-	if back {
-		h.lane.returning--
+// anew with it when it has come again. It reports whether it is to be given back
+// once more.
+func (l *lanes) returned(h *held) (repeat bool) {
+	if h.again != nil && h.recalled {
+		h.message, h.again, h.replayed, h.recalled = *h.again, nil, false, false
+		return true
 	}
+	back := h.state == returning
+	delete(h.lane.returning, h)
 	if h.again == nil {
 		delete(l.held, h.message.ID)
 		if back { // or the lane may be another by now
 			l.offer(h.lane)
 		}
-		return
+		return false
 	}
 	h.message, h.again, h.replayed = *h.again, nil, false
 	l.enqueue(h)
+	return false
 }
 
 // unacked notes that the ack of a message was refused, because its lease had

@@ -19,10 +19,10 @@ func (l *lanes) check(t *rapid.T) {
 		if ln.id != id {
 			t.Fatalf("lane %v under %v", ln.id, id)
 		}
-		if may := ln.running == 0 && ln.returning == 0 && len(ln.waiting) > 0; may != ln.ready {
+		if may := ln.running == 0 && len(ln.returning) == 0 && len(ln.waiting) > 0; may != ln.ready {
 			t.Fatalf("lane %+v: may go on: %v", ln, may)
 		}
-		if len(ln.waiting)+ln.running+ln.returning == 0 {
+		if len(ln.waiting)+ln.running+len(ln.returning) == 0 {
 			t.Fatalf("lane %v is empty", id)
 		}
 		if ln.ready {
@@ -104,7 +104,7 @@ func TestPropertyLanes(t *testing.T) {
 		take := func(n int) []*held {
 			before := map[laneID]int{}
 			for id, ln := range l.lanes {
-				before[id] = ln.running + ln.returning
+				before[id] = ln.running + len(ln.returning)
 			}
 			taken, expired := l.take(n, now)
 			for i, h := range taken {
@@ -179,7 +179,7 @@ func TestPropertyLanes(t *testing.T) {
 				l.settled(h)
 			}
 			for _, h := range in(returning) {
-				l.returned(h)
+				l.returned(h) // once more in the next round, where that is asked for
 			}
 			l.check(t)
 		}
@@ -231,5 +231,46 @@ func TestDeliveredOnceMore(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What has come again while it was on its way back goes back once more when a
+// message before it fails: it comes again after that.
+func TestRecalled(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := newLanes()
+	deliver := func(offset int64, attempt int, receipt string) *held {
+		id := fmt.Sprint("t/0/", offset)
+		l.add(api.Message{ID: id, Topic: "t", Offset: offset, Attempt: attempt, Receipt: receipt}, now)
+		return l.held[id]
+	}
+	three, six := deliver(3, 1, "3a"), deliver(6, 1, "6a")
+	l.take(1, now)
+	if dropped := l.longest(); !slices.Equal(dropped, []*held{six}) {
+		t.Fatalf("%+v", dropped)
+	}
+	deliver(3, 2, "3b") // under a new lease
+	deliver(6, 2, "6b")
+	l.failed(three)
+	l.returned(three)
+	if !l.returned(six) || six.message.Receipt != "6b" || l.available != 0 {
+		t.Fatalf("%+v, %d available", six, l.available)
+	}
+	if l.returned(six) || len(l.held) != 0 || len(l.lanes) != 0 {
+		t.Fatalf("%+v", l)
+	}
+	// Unless it has come yet again.
+	three, six = deliver(3, 3, "3c"), deliver(6, 3, "6c")
+	l.take(1, now)
+	l.longest()
+	deliver(6, 4, "6d")
+	l.failed(three)
+	deliver(3, 4, "3e")
+	deliver(6, 5, "6e")
+	if l.returned(six) || l.returned(three) || l.available != 2 {
+		t.Fatalf("%+v", l)
+	}
+	if taken, _ := l.take(2, now); taken[0] != three || taken[1] != six {
+		t.Fatalf("%+v", taken)
 	}
 }

@@ -71,6 +71,12 @@ func (c *Client) Nack(ctx context.Context, group, topic string, delay time.Durat
 	return c.receipts(ctx, group, topic, "nack", body)
 }
 
+// Return gives messages back that the application took and did not begin, say
+// because it stops: they are delivered again at once, and no attempt is spent.
+func (c *Client) Return(ctx context.Context, group, topic string, receipts ...string) (api.ReceiptResponse, error) {
+	return c.receipts(ctx, group, topic, "nack", api.Receipts{Receipts: receipts, Unhandled: true})
+}
+
 // Extend makes leases end that long from now; 0 is the group's lease.
 func (c *Client) Extend(ctx context.Context, group, topic string, lease time.Duration, receipts ...string) (api.ReceiptResponse, error) {
 	body := api.Receipts{Receipts: receipts}

@@ -167,7 +167,13 @@ func (k *consumer) sendAcks(ctx context.Context, acks []*held) error {
 func (k *consumer) sendBacks(ctx context.Context, backs []giveBack) error {
 	receipts := k.receiptsOf(len(backs), func(i int) *held { return backs[i].held })
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
-	answer, err := k.client.Nack(call, k.group, k.topic, backs[0].delay, backs[0].reason, receipts...)
+	var answer api.ReceiptResponse
+	var err error
+	if backs[0].reason == "" {
+		answer, err = k.client.Return(call, k.group, k.topic, receipts...)
+	} else {
+		answer, err = k.client.Nack(call, k.group, k.topic, backs[0].delay, backs[0].reason, receipts...)
+	}
 	cancel()
 	fates := fatesOf(receipts, answer, err)
 	var again error
@@ -178,7 +184,9 @@ func (k *consumer) sendBacks(ctx context.Context, backs []giveBack) error {
 			k.backs = append(k.backs, b)
 			continue
 		}
-		k.lanes.returned(b.held)
+		if k.lanes.returned(b.held) {
+			k.backs = append(k.backs, giveBack{held: b.held})
+		}
 	}
 	if k.lanes.available > 0 {
 		if k.stopping {

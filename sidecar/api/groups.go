@@ -36,6 +36,15 @@ func (c *call) names() (group, topic string, err error) {
 	return c.args[0], c.args[1], nil
 }
 
+// chosen is names where several topics may be chosen: names and patterns with
+// commas between them.
+func (c *call) chosen() (group, topics string, err error) {
+	if group, err = c.group(); err != nil {
+		return "", "", err
+	}
+	return group, c.args[1], consume.CheckTopics(c.args[1])
+}
+
 func (c *call) group() (string, error) {
 	if err := discovery.CheckName("group", c.args[0]); err != nil {
 		return "", apiError(api.CodeBadRequest, err.Error())
@@ -48,7 +57,7 @@ func (c *call) group() (string, error) {
 const maxPullWait = time.Hour
 
 func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err error) {
-	if r.Group, r.Topic, err = c.names(); err != nil {
+	if r.Group, r.Topic, err = c.chosen(); err != nil {
 		return r, false, err
 	}
 	if raw, err = c.flag("raw"); err != nil {
@@ -225,7 +234,7 @@ type receiptsFailed struct {
 // receipts is ack, nack and extend.
 func (s *Server) receipts(do receiptsCall) func(*call) error {
 	return func(c *call) error {
-		group, topic, err := c.names()
+		group, topic, err := c.chosen()
 		if err != nil {
 			return err
 		}
@@ -256,7 +265,7 @@ func (s *Server) receipts(do receiptsCall) func(*call) error {
 }
 
 func (s *Server) getOffsets(c *call) error {
-	group, topic, err := c.names()
+	group, topic, err := c.chosen()
 	if err != nil {
 		return err
 	}
@@ -270,7 +279,7 @@ func (s *Server) getOffsets(c *call) error {
 }
 
 func (s *Server) putOffsets(c *call) error {
-	group, topic, err := c.names()
+	group, topic, err := c.chosen()
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ type streamOptions struct {
 }
 
 func (s *Server) streamRequestOf(c *call) (r streamOptions, err error) {
-	if r.Group, r.Topic, err = c.names(); err != nil {
+	if r.Group, r.Topic, err = c.chosen(); err != nil {
 		return r, err
 	}
 	n, err := c.integer("window", 0, 1, consume.MaxPull)

@@ -105,3 +105,27 @@ func showHistory(h discovery.History) []api.Move {
 	}
 	return out
 }
+
+// lastOwners are the sidecars that had partitions after the last plan of a
+// history, as far as it goes back.
+func lastOwners(h discovery.History) map[string]bool {
+	type place struct {
+		topic     string
+		partition int32
+	}
+	at := map[place]string{}
+	for _, p := range h.Plans {
+		for _, mv := range p.Moves {
+			for _, n := range mv.Partitions {
+				at[place{mv.Topic, n}] = mv.To
+			}
+		}
+	}
+	owners := map[string]bool{}
+	for _, id := range at {
+		if id != "" {
+			owners[id] = true
+		}
+	}
+	return owners
+}

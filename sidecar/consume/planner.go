@@ -273,14 +273,20 @@ func (p *planner) load(ctx context.Context, members map[string]member) error {
 	if n := len(p.history.Plans); n > 0 {
 		p.number = max(p.number, p.history.Plans[n-1].Plan)
 	}
-	// The planner before may be gone: its assignment tells what it had.
-	all := maps.Clone(members)
+	// The planner before may be gone, and others with it whose end nobody has
+	// planned: their assignments tell what they had. The members' own are newer.
+	gone := lastOwners(p.history)
 	for id := range p.last {
+		gone[id] = true
+	}
+	var all []string
+	for _, id := range slices.Sorted(maps.Keys(gone)) {
 		if _, still := members[id]; !still {
-			all[id] = member{}
+			all = append(all, id)
 		}
 	}
-	for id, m := range all {
+	for _, id := range append(all, slices.Sorted(maps.Keys(members))...) {
+		m := members[id]
 		e, err := p.g.m.store.Get(ctx, discovery.KeyAssign(id, p.g.name))
 		if errors.Is(err, discovery.ErrNotFound) {
 			continue

@@ -80,6 +80,12 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 	if r.Lease, r.From, r.AutoAck, err = c.delivery(); err != nil {
 		return r, false, err
 	}
+	if token, given := c.option("attempt_token"); given {
+		if token == "" || len(token) > consume.MaxAttemptToken {
+			return r, false, bad("attempt_token", token, fmt.Sprintf("1 to %d bytes of your own choice, or leave it out", consume.MaxAttemptToken))
+		}
+		r.AttemptToken = token
+	}
 	var body api.PullBody
 	if err := c.json(&body, true); err != nil {
 		return r, false, err

@@ -25,7 +25,7 @@ func (s *Server) routes() []route {
 		{"GET", "/groups/{group}", none, s.getGroup, always},
 		{"PUT", "/groups/{group}", none, s.putGroup, always},
 		{"DELETE", "/groups/{group}", none, s.deleteGroup, always},
-		{"POST", "/groups/{group}/topics/{topic}/pull", []string{"max", "wait", "lease", "from", "raw", "ack"}, s.pull, always},
+		{"POST", "/groups/{group}/topics/{topic}/pull", []string{"max", "wait", "lease", "from", "raw", "ack", "attempt_token"}, s.pull, always},
 		{"GET", "/groups/{group}/topics/{topic}/stream", streamOptionNames, s.stream, refusedInDrain},
 		{"POST", "/groups/{group}/topics/{topic}/stream", streamOptionNames, s.stream, refusedInDrain},
 		{"POST", "/groups/{group}/topics/{topic}/ack", none, s.receipts(Consumer.Ack), always},

@@ -70,6 +70,7 @@ type PullRequest struct {
 	From         string        // "" or where the group begins: earliest, latest, RFC 3339; must not contradict the group
 	AutoAck      bool          // count as acknowledged when handed out; no receipts
 	Ack, Nack    []string      // receipts to settle first
+	AttemptToken string        // "" or what the application repeats when the answer did not arrive: it then gets the same messages
 	Alive        func() bool   // whether the application is still there; nil: yes
 }
 
@@ -88,6 +89,7 @@ type Manager struct {
 	cfg          Config
 	id           string
 	nonce        string
+	tokens       *tokens
 	service      string
 	store        discovery.Store
 	session      func() discovery.Session
@@ -145,6 +147,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		up: deps.Upstream, local: deps.Local, checkpointer: deps.Checkpointer,
 		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r, outage: newOutage(log), lent: newLendings(), topics: newCatalogue(),
 		takes:      make(chan struct{}, cfg.Parallel),
+		tokens:     newTokens(),
 		unlocks:    make(chan struct{}, cfg.Parallel),
 		lookTopics: make(chan struct{}, 1),
 		judgePoke:  make(chan struct{}, 1),

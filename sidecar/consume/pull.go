@@ -29,6 +29,9 @@ const leaveWait = 5 * time.Second
 // contradicts the group's settings, draining, store_unavailable and
 // brokers_unavailable (only while the group is not joined yet).
 func (m *Manager) Pull(ctx context.Context, req PullRequest) (*Delivery, error) {
+	if req.AttemptToken != "" {
+		return m.pullOnce(ctx, req)
+	}
 	started := time.Now()
 	c, err := m.checkPull(&req)
 	if err != nil {

@@ -35,6 +35,7 @@ func (w *Window[R]) Decline(leaseNo uint64, declined []int64) (returned []int64,
 	}
 	slices.Sort(returned)
 	if len(returned) > 0 {
+		w.passes = true
 		w.pos.HandOut = min(w.pos.HandOut, w.edge())
 	}
 	return returned, errs

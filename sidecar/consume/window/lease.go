@@ -107,16 +107,23 @@ func (w *Window[R]) prolong(l *lane[R], to time.Time) time.Time {
 	return l.until
 }
 
+// Holds says whether all of the messages are out under the lease.
+func (w *Window[R]) Holds(leaseNo uint64, offsets []int64) bool {
+	for _, o := range offsets {
+		if w.leased(leaseNo, o) != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // Again repeats hand-outs of a lease whose answer may not have arrived: the same
 // messages with the same attempts, for at least lease from now on. It is not ok,
 // and nothing is changed, when the lease is over for one of them or one has been
 // settled.
 func (w *Window[R]) Again(now time.Time, leaseNo uint64, offsets []int64, lease time.Duration) (out []Handout[R], ok bool) {
-	w.Expire(now)
-	for _, o := range offsets {
-		if w.leased(leaseNo, o) != nil {
-			return nil, false
-		}
+	if w.Expire(now); !w.Holds(leaseNo, offsets) {
+		return nil, false
 	}
 	out = make([]Handout[R], len(offsets))
 	for i, o := range offsets {

@@ -2,11 +2,13 @@ package api
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -97,13 +99,12 @@ func TestCodecKnowsEveryField(t *testing.T) {
 	sameJSON(t, filled[ReceiptResponse](), ReceiptResponse.AppendJSON, (*ReceiptResponse).DecodeJSON)
 	sameJSON(t, ReceiptResponse{Results: []ReceiptResult{}}, ReceiptResponse.AppendJSON, (*ReceiptResponse).DecodeJSON)
 
-	for name, ok := range map[string]bool{
-		"receipts": decodesPlainly(t, filled[Receipts](), (*Receipts).DecodeJSON),
-		"body":     decodesPlainly(t, filled[PullBody](), (*PullBody).DecodeJSON),
-	} {
-		if !ok {
-			t.Errorf("%s with all fields is left to encoding/json", name)
-		}
+	decodesPlainly(t, filled[Receipts](), (*Receipts).DecodeJSON) // or leaves it to encoding/json
+	decodesPlainly(t, filled[PullBody](), (*PullBody).DecodeJSON)
+	list := []string{"a", "b"}
+	if !decodesPlainly(t, Receipts{Receipts: list, Delay: "1s", Error: "e"}, (*Receipts).DecodeJSON) ||
+		!decodesPlainly(t, PullBody{Ack: list, Nack: list}, (*PullBody).DecodeJSON) {
+		t.Error("common bodies are left to encoding/json")
 	}
 }
 
@@ -165,6 +166,12 @@ func TestTextsOfAllKinds(t *testing.T) {
 			p.Messages = append(p.Messages, m)
 		}
 		sameJSON(t, p, Pulled.AppendJSON, (*Pulled).DecodeJSON)
+		for i := range p.Messages {
+			if m := &p.Messages[i]; rapid.Bool().Draw(t, "binary?") && m.Value != nil {
+				m.Value, m.Value64 = nil, new(base64.StdEncoding.EncodeToString(append([]byte(*m.Value), 0xff)))
+			}
+		}
+		behind(t, p)
 		r := Receipts{Receipts: rapid.SliceOfN(text, 1, 4).Draw(t, "receipts"), Error: text.Draw(t, "error")}
 		body, err := json.Marshal(r)
 		if err != nil {
@@ -178,6 +185,67 @@ func TestTextsOfAllKinds(t *testing.T) {
 			t.Fatalf("got %+v, want %+v", fast, slow)
 		}
 	})
+}
+
+// behind checks that an answer with its values behind it says what its JSON says.
+func behind(t interface{ Fatalf(string, ...any) }, p Pulled) {
+	text, err := p.AppendBehind(nil)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	var got, want Pulled
+	if err := got.DecodeBehind(text); err != nil {
+		t.Fatalf("%v: %q", err, text)
+	}
+	plain, err := json.Marshal(p)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if err := json.Unmarshal(plain, &want); err != nil {
+		t.Fatalf("%v", err)
+	}
+	for i, m := range p.Messages { // bytes that are not UTF-8 and yet came as text stay what they are
+		if m.Value != nil && !utf8.ValidString(*m.Value) {
+			want.Messages[i].Value, want.Messages[i].Value64 = nil, new(base64.StdEncoding.EncodeToString([]byte(*m.Value)))
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %+v\nwant %+v", got, want)
+	}
+	for cut := range min(len(text), 200) {
+		if err := new(Pulled).DecodeBehind(text[:len(text)-1-cut]); err == nil {
+			t.Fatalf("no error for %q", text[:len(text)-1-cut])
+		}
+	}
+	if err := new(Pulled).DecodeBehind(append(text, 'x')); err == nil {
+		t.Fatalf("no error for more than all values")
+	}
+}
+
+func TestValuesBehind(t *testing.T) {
+	full := filled[Pulled]()
+	for i := range full.Messages {
+		full.Messages[i].Value64 = nil
+	}
+	full.Acks.Results = []ReceiptResult{{Receipt: "a", Error: NewError(CodeLeaseLost, "m")}}
+	behind(t, full) // an error of it is for encoding/json to decode
+	full.Acks = nil
+	full.Messages[1].Value = nil // a tombstone
+	behind(t, full)
+	behind(t, Pulled{Messages: []Message{}, Reason: new(ReasonAtEnd)})
+
+	full.Acks = &ReceiptResponse{OK: 2, Failed: 1, Results: []ReceiptResult{{Receipt: "a", ID: "t/0/1"}, {Receipt: "b", Error: NewError(CodeLeaseLost, "m")}, {Receipt: "c", Provisional: true}}}
+	text, err := full.AppendBehind(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Pulled
+	if err := got.DecodeBehind(text); err != nil {
+		t.Fatal(err)
+	}
+	if a := got.Acks; a.OK != 2 || a.Failed != 1 || len(a.Results) != 2 || a.Results[0].Receipt != "b" || a.Results[1].Receipt != "c" {
+		t.Errorf("got %+v", a)
+	}
 }
 
 // Whatever the input, an answer is decoded as encoding/json does, and a body is
@@ -200,6 +268,7 @@ func FuzzDecode(f *testing.F) {
 		if fastErr == nil && !reflect.DeepEqual(fast, slow) {
 			t.Fatalf("%q: %+v, want %+v", in, fast, slow)
 		}
+		_ = new(Pulled).DecodeBehind(in) // may fail, and must not panic
 		strict := func(to any) error {
 			d := json.NewDecoder(bytes.NewReader(in))
 			d.DisallowUnknownFields()

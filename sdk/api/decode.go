@@ -92,6 +92,7 @@ type scanner struct {
 	whole string // what is read, for strings that may be part of it; "": each is a copy
 
 	scratch []byte
+	sizes   []int // of the values that follow, by message: -1 for none; nil: none follow
 
 	topic string     // of the message before: mostly the same
 	lease *time.Time // and the end of its lease
@@ -389,6 +390,9 @@ func (d *scanner) pulled(p *Pulled) bool {
 			p.Messages = []Message{}
 			return d.list(func() bool {
 				p.Messages = append(p.Messages, Message{})
+				if d.sizes != nil {
+					d.sizes = append(d.sizes, -1)
+				}
 				return d.message(&p.Messages[len(p.Messages)-1])
 			})
 		case "reason":
@@ -437,6 +441,11 @@ func (d *scanner) message(m *Message) bool {
 			return d.optional(&m.Value)
 		case "value64":
 			return d.optional(&m.Value64)
+		case "size":
+			if len(d.sizes) == 0 {
+				return false
+			}
+			return d.int(&d.sizes[len(d.sizes)-1])
 		case "headers":
 			m.Headers = []HeaderPair{}
 			return d.list(func() bool {

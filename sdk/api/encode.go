@@ -19,7 +19,11 @@ import (
 // encoding/json, so that a field added to it cannot be forgotten.
 
 // AppendJSON appends the answer as JSON.
-func (p Pulled) AppendJSON(b []byte) ([]byte, error) {
+func (p Pulled) AppendJSON(b []byte) ([]byte, error) { return p.append(b, false) }
+
+// append appends the answer, without the values of its messages when these
+// follow behind it.
+func (p Pulled) append(b []byte, behind bool) ([]byte, error) {
 	messages, acks := p.Messages, p.Acks
 	p.Messages, p.Acks = []Message{}, nil
 	const list = `{"messages":[`
@@ -33,7 +37,7 @@ func (p Pulled) AppendJSON(b []byte) ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = messages[i].appendJSON(b, &until)
+		b = messages[i].append(b, &until, behind)
 	}
 	b = append(b, rest...)
 	if acks == nil {
@@ -80,9 +84,9 @@ func around(v any, list string) ([]byte, error) {
 }
 
 // AppendJSON appends the message as JSON.
-func (m *Message) AppendJSON(b []byte) []byte { return m.appendJSON(b, &leaseText{}) }
+func (m *Message) AppendJSON(b []byte) []byte { return m.append(b, &leaseText{}, false) }
 
-func (m *Message) appendJSON(b []byte, until *leaseText) []byte {
+func (m *Message) append(b []byte, until *leaseText, behind bool) []byte {
 	b = appendString(append(b, `{"id":`...), m.ID)
 	if m.Receipt != "" {
 		b = appendString(append(b, `,"receipt":`...), m.Receipt)
@@ -92,12 +96,17 @@ func (m *Message) appendJSON(b []byte, until *leaseText) []byte {
 	b = strconv.AppendInt(append(b, `,"offset":`...), m.Offset, 10)
 	b = appendIf(b, `,"key":`, m.Key)
 	b = appendIf(b, `,"key64":`, m.Key64)
-	if m.Value != nil {
+	switch {
+	case behind && (m.Value != nil || m.Value64 != nil):
+		b = strconv.AppendInt(append(b, `,"size":`...), int64(m.size()), 10)
+	case m.Value != nil:
 		b = appendString(append(b, `,"value":`...), *m.Value)
-	} else {
+	default:
 		b = append(b, `,"value":null`...)
 	}
-	b = appendIf(b, `,"value64":`, m.Value64)
+	if !behind {
+		b = appendIf(b, `,"value64":`, m.Value64)
+	}
 	if len(m.Headers) > 0 {
 		b = append(b, `,"headers":[`...)
 		for i := range m.Headers {

@@ -360,7 +360,9 @@ func (k *consumer) finish(ctx context.Context, batch []*held, errs []error) {
 			k.backs = append(k.backs, giveBack{held: d})
 		}
 	}
-	if k.lanes.available > 0 {
+	// This worker takes what may follow, unless that is of several lanes or
+	// another waits for its batch to become full.
+	if k.filling > 0 || k.idle > 0 && len(batch) > 1 {
 		k.more.Broadcast()
 	}
 	k.mu.Unlock()

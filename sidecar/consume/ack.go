@@ -38,7 +38,7 @@ func (m *Manager) Nack(ctx context.Context, group, topic string, r api.Receipts)
 		return api.ReceiptResponse{}, badRequest("unhandled messages come again at once and have not failed: leave out delay and error")
 	}
 	return m.settleAll(ctx, group, topic, r, func(o *owner, rs []receipt) []outcome {
-		return o.refuse(ctx, rs, delay, r.Error, r.Unhandled)
+		return o.nack(ctx, rs, refusal{delay: delay, why: cutText(r.Error, maxErrorText), unhandled: r.Unhandled})
 	})
 }
 
@@ -227,18 +227,20 @@ func cutText(s string, most int) string {
 	return s[:most]
 }
 
-func (o *owner) nack(rs []receipt, delay time.Duration) []outcome {
-	return o.refuse(context.Background(), rs, delay, "", false)
+// refusal is what an application says with a nack.
+type refusal struct {
+	delay     time.Duration // until when the messages are put off
+	why       string        // its error, "" for none
+	unhandled bool          // it has not begun them
 }
 
-// refuse gives messages back, or declines those that are unhandled. The attempts
-// that were spent and the delay are on this host's disk when it returns.
-func (o *owner) refuse(ctx context.Context, rs []receipt, delay time.Duration, why string, unhandled bool) []outcome {
+// nack gives messages back. The attempts that were spent and the delay are on
+// this host's disk when it returns.
+func (o *owner) nack(ctx context.Context, rs []receipt, say refusal) []outcome {
 	outs := make([]outcome, len(rs))
 	byLease := map[uint64][]int{}
 	good := 0
 	now := time.Now()
-	why = cutText(why, maxErrorText)
 	o.mu.Lock()
 	for i, r := range rs {
 		if outs[i].err = o.mine(r); outs[i].err == nil {
@@ -251,10 +253,10 @@ func (o *owner) refuse(ctx context.Context, rs []receipt, delay time.Duration, w
 			nacked[j] = rs[i].offset
 		}
 		var errs []error
-		if unhandled {
+		if say.unhandled {
 			_, errs = o.win.Decline(lease, nacked)
 		} else {
-			_, errs = o.win.Nack(now, lease, nacked, delay, why)
+			_, errs = o.win.Nack(now, lease, nacked, say.delay, say.why)
 		}
 		for j, i := range is {
 			if outs[i].err = windowError(errs[j]); outs[i].err == nil {

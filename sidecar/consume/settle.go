@@ -22,7 +22,7 @@ func (m *Manager) settleAll(ctx context.Context, group, topics string, r api.Rec
 // settleBoth settles the receipts in the body of a pull.
 func (m *Manager) settleBoth(ctx context.Context, g *group, c choice, acks, nacks []string) (api.ReceiptResponse, error) {
 	a := settle(g, g.name, c, acks, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
-	n := settle(g, g.name, c, nacks, func(o *owner, rs []receipt) []outcome { return o.nack(rs, 0) })
+	n := settle(g, g.name, c, nacks, func(o *owner, rs []receipt) []outcome { return o.nack(ctx, rs, refusal{}) })
 	return api.ReceiptResponse{OK: a.OK + n.OK, Failed: a.Failed + n.Failed, Results: append(a.Results, n.Results...)}, nil
 }
 

@@ -193,7 +193,7 @@ func (m *Manager) batches(group string, msgs []api.Message) (all []batch, until 
 // pullAgain gives out again what is out, under the same receipts and for at
 // least the lease from now on; nil when some of it is no longer.
 func (m *Manager) pullAgain(ctx context.Context, req PullRequest, last []batch) (*Delivery, error) {
-	if len(last) == 0 || slices.ContainsFunc(last, func(b batch) bool { return !b.held() }) {
+	if m.isDraining() || len(last) == 0 || slices.ContainsFunc(last, func(b batch) bool { return !b.held() }) {
 		return nil, nil
 	}
 	lease := req.Lease

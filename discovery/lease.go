@@ -33,6 +33,10 @@ type lease struct {
 // renewEvery is the share of the TTL between two renewals: 3 s of 10 s.
 func renewEvery(ttl time.Duration) time.Duration { return ttl * 3 / 10 }
 
+// confirmAfter is how long after the first renewal that succeeded again another
+// must confirm it: 1 s with a TTL of 10 s.
+func confirmAfter(ttl time.Duration) time.Duration { return ttl / 10 }
+
 // newLease starts to renew a session that was asked for at sent.
 func newLease(k *keepers, id string, ttl time.Duration, sent time.Time, log *zap.Logger,
 	renew, destroy func(context.Context) error) (*lease, error) {
@@ -100,6 +104,7 @@ func (l *lease) run(ctx context.Context) {
 	timer := time.NewTimer(l.every - l.Age())
 	defer timer.Stop()
 	failing := false
+	var doubted time.Time // when the renewal was sent that is to be confirmed; zero: none
 	for {
 		select {
 		case <-l.stopped:
@@ -112,10 +117,17 @@ func (l *lease) run(ctx context.Context) {
 		cancel()
 		wait := l.every - time.Since(sent)
 		switch {
+		case err == nil && l.Ownership() == Unproven && doubted.IsZero():
+			// A store that was away for so long may be about to end the session:
+			// Consul, as it wakes from a pause, answers renewals of sessions whose
+			// time is over and which it ends in the same moment.
+			doubted = sent
+			wait = confirmAfter(l.ttl)
 		case err == nil:
 			l.mu.Lock()
 			l.sent = sent
 			l.mu.Unlock()
+			doubted = time.Time{}
 			if failing {
 				l.log.Info("session is renewed again")
 			}
@@ -133,6 +145,7 @@ func (l *lease) run(ctx context.Context) {
 				l.log.Warn("session cannot be renewed, trying again", zap.Error(err))
 			}
 			failing = true
+			doubted = time.Time{}
 			wait = jitter(l.every / 4)
 		}
 		timer.Reset(wait)

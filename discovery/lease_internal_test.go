@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -72,6 +73,54 @@ func TestLeaseErrorsAreNoLoss(t *testing.T) {
 		synctest.Wait()
 		if l.Ownership() != Proven {
 			t.Fatalf("ownership %s after the store is back", l.Ownership())
+		}
+	})
+}
+
+// A Consul that wakes from a pause answers renewals of sessions whose time is
+// over, and ends them in the same moment: one such answer proves nothing.
+func TestLeaseIsUnprovenUntilConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		answer := ErrUnavailable
+		say := func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			answer = err
+		}
+		l := leaseOf(t, func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if answer == ErrConflict { // once
+				answer = ErrSessionLost
+				return nil
+			}
+			return answer
+		})
+		ownership := func(after time.Duration) Ownership {
+			time.Sleep(after)
+			synctest.Wait()
+			return l.Ownership()
+		}
+		if o := ownership(30 * time.Second); o != Unproven {
+			t.Fatalf("ownership %s in an outage", o)
+		}
+		say(nil)
+		for range 4 {
+			if o := ownership(250 * time.Millisecond); o != Unproven {
+				t.Fatalf("ownership %s within a second of the first answer", o)
+			}
+		}
+		if o := ownership(2 * time.Second); o != Proven || l.Age() > 4*time.Second {
+			t.Fatalf("ownership %s, age %s after the outage", o, l.Age())
+		}
+		say(ErrUnavailable)
+		ownership(30 * time.Second)
+		say(ErrConflict)
+		for l.Ownership() != Lost {
+			if o := ownership(10 * time.Millisecond); o == Proven {
+				t.Fatal("a session that ends at once is called proven")
+			}
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 func newGroup() *cobra.Command {
 	return parent("group", "List, describe, seek, pause and delete consumer groups",
 		"List, describe, seek, pause and delete consumer groups, through a sidecar.",
-		newGroupList(), newGroupDescribe(), newGroupSeek(), newGroupPause(), newGroupResume(), newGroupDelete())
+		newGroupList(), newGroupDescribe(), newGroupSeek(), newGroupPause(), newGroupResume(), newGroupDead(), newGroupRedrive(), newGroupDelete())
 }
 
 func newGroupList() *cobra.Command {

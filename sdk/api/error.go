@@ -17,7 +17,7 @@ const (
 	CodeLeaseLost           Code = "lease_lost"
 	CodeIdempotencyConflict Code = "idempotency_conflict"
 	CodeGroupConfig         Code = "group_config"
-	CodeConflict            Code = "conflict" // somebody else does it just now
+	CodeConflict            Code = "conflict"    // somebody else does it just now
 	CodeGroupLimit          Code = "group_limit" // the groups of the cluster consume as many partitions as they may
 	CodeMessageTooLarge     Code = "message_too_large"
 	CodeRequestTooLarge     Code = "request_too_large"

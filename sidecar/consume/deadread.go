@@ -50,11 +50,15 @@ func (m *Manager) Dead(ctx context.Context, req DeadRequest) (api.DeadLetters, e
 		return out, badRequest("max=%d: use 1 to %d", req.Max, MaxDead)
 	}
 	var err error
-	if out.Topic, err = m.deadTopicOf(ctx, req.Group, req.Topic, req.Dead); err != nil {
+	var unknown error
+	if out.Topic, unknown, err = m.deadTopicOf(ctx, req.Group, req.Topic, req.Dead); err != nil {
 		return out, err
 	}
 	look, err := m.lookAtDead(ctx, out.Topic, req.After)
-	if look == nil || err != nil {
+	if look == nil && err == nil {
+		err = unknown
+	}
+	if err != nil || look == nil {
 		return out, err
 	}
 	done, err := m.readRedriven(ctx, req.Group, req.Topic, look.topic)
@@ -84,26 +88,30 @@ func (m *Manager) Dead(ctx context.Context, req DeadRequest) (api.DeadLetters, e
 	return out, err
 }
 
-// deadTopicOf is where the dead letters of a group are.
-func (m *Manager) deadTopicOf(ctx context.Context, group, topic, named string) (string, error) {
+// deadTopicOf is where the dead letters of a group are. The letters outlive the
+// group: unknown is what to say when there is neither.
+func (m *Manager) deadTopicOf(ctx context.Context, group, topic, named string) (dead string, unknown, err error) {
 	if err := checkNames(group, topic); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	c, _, err := m.readConfig(ctx, group)
+	if isCode(err, api.CodeGroupNotFound) {
+		unknown, err = err, nil
+	}
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if named != "" {
 		if err := discovery.CheckName("topic", named); err != nil {
-			return "", badRequest("dead=%q: %v", named, err)
+			return "", nil, badRequest("dead=%q: %v", named, err)
 		}
-		return named, nil
+		return named, unknown, nil
 	}
 	switch dead := deadOf(group, c); dead {
 	case deadSkip, deadOff:
-		return "", badRequest("group %s keeps no dead letters (dead=%s): name the topic of earlier ones, dead=%s for example", group, dead, deadTopic(group))
+		return "", nil, badRequest("group %s keeps no dead letters (dead=%s): name the topic of earlier ones, dead=%s for example", group, dead, deadTopic(group))
 	default:
-		return dead, nil
+		return dead, unknown, nil
 	}
 }
 

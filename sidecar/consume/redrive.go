@@ -47,8 +47,8 @@ func (m *Manager) Redrive(ctx context.Context, group, topic string, req api.Redr
 	if len(req.IDs) > maxRedriveIDs {
 		return out, badRequest("ids has %d letters: at most %d are taken at once", len(req.IDs), maxRedriveIDs)
 	}
-	var err error
-	if out.Topic, err = m.deadTopicOf(ctx, group, topic, req.Dead); err != nil {
+	var unknown, err error
+	if out.Topic, unknown, err = m.deadTopicOf(ctx, group, topic, req.Dead); err != nil {
 		return out, err
 	}
 	to := topic
@@ -62,7 +62,10 @@ func (m *Manager) Redrive(ctx context.Context, group, topic string, req api.Redr
 		return out, badRequest("topic %s is where the dead letters are: bring them back to another", to)
 	}
 	look, err := m.lookAtDead(ctx, out.Topic, req.After)
-	if look == nil || err != nil {
+	if look == nil && err == nil {
+		err = unknown
+	}
+	if err != nil || look == nil {
 		return out, err
 	}
 	var target upstream.Topic

@@ -10,8 +10,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"sidestream/sdk/api"
@@ -80,12 +82,17 @@ func (c *Client) once(ctx context.Context, r request, answer any) error {
 	if r.contentType != "" {
 		req.Header.Set("Content-Type", r.contentType)
 	}
+	if _, pull := answer.(*api.Pulled); pull {
+		req.Header.Set("Accept", api.ContentTypeBehind)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return c.unreached(err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read to its end, or has failed
-	body, err := io.ReadAll(resp.Body)
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	body, err := readBody(resp, buf)
 	if err != nil {
 		return fmt.Errorf("reading the sidecar's answer to %s %s: %w", r.method, r.path, err)
 	}
@@ -98,13 +105,34 @@ func (c *Client) once(ctx context.Context, r request, answer any) error {
 	if answer == nil || len(body) == 0 {
 		return nil
 	}
-	if err := decode(body, answer); err != nil {
+	if err := decode(resp, body, answer); err != nil {
 		return fmt.Errorf("%s %s: the answer is not what a sidecar says (is something else listening at %s?): %w", r.method, r.path, c.where, err)
 	}
 	return nil
 }
 
-func decode(body []byte, answer any) error {
+// buffers are for answers, whose decoding copies what it keeps: pulls get large
+// ones one after the other.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// keepAtMost is how large a buffer is kept.
+const keepAtMost = 4 << 20
+
+// readBody reads an answer into the buffer, or past it where it is too large.
+func readBody(resp *http.Response, buf *[]byte) ([]byte, error) {
+	if n := resp.ContentLength; n < 0 || n > keepAtMost {
+		return io.ReadAll(resp.Body)
+	}
+	b := slices.Grow((*buf)[:0], int(resp.ContentLength))[:resp.ContentLength]
+	*buf = b
+	_, err := io.ReadFull(resp.Body, b)
+	return b, err
+}
+
+func decode(resp *http.Response, body []byte, answer any) error {
+	if p, ok := answer.(*api.Pulled); ok && resp.Header.Get("Content-Type") == api.ContentTypeBehind {
+		return p.DecodeBehind(body)
+	}
 	if d, ok := answer.(interface{ DecodeJSON([]byte) error }); ok { // hundreds of messages
 		return d.DecodeJSON(body)
 	}

@@ -209,9 +209,9 @@ func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
 	ctx.SetContentType(api.ContentTypeJSON)
 	switch v := v.(type) { // lists of hundreds of messages or receipts
 	case api.Pulled:
-		return appendBody(ctx, v.AppendJSON)
+		return appendBody(ctx, line(v.AppendJSON))
 	case api.ReceiptResponse:
-		return appendBody(ctx, v.AppendJSON)
+		return appendBody(ctx, line(v.AppendJSON))
 	}
 	e := json.NewEncoder(ctx.Response.BodyWriter())
 	e.SetEscapeHTML(false)
@@ -221,11 +221,16 @@ func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
 // appendBody has the answer written into the memory that its body will use.
 func appendBody(ctx *fasthttp.RequestCtx, appendTo func([]byte) ([]byte, error)) error {
 	body, err := appendTo(ctx.Response.SwapBody(nil)[:0])
-	if err == nil {
-		body = append(body, '\n')
-	}
 	ctx.Response.SwapBody(body)
 	return err
+}
+
+// line ends what is appended with a line end.
+func line(appendTo func([]byte) ([]byte, error)) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) {
+		b, err := appendTo(b)
+		return append(b, '\n'), err
+	}
 }
 
 // writeError answers with the error, its status and Retry-After.

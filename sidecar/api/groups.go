@@ -151,7 +151,7 @@ func (s *Server) pull(c *call) error {
 	if d.Messages == nil {
 		d.Messages = []api.Message{}
 	}
-	return c.answer(fasthttp.StatusOK, d.Pulled)
+	return c.answerPulled(d.Pulled)
 }
 
 // Headers of a raw pull.

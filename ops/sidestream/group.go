@@ -148,7 +148,7 @@ func printGroup(w io.Writer, v groupView) error {
 		if o.Partial {
 			rest = " and what is not known (?): leaders are away"
 		}
-		if _, err := fmt.Fprintf(w, "\ntopic %s: lag %d%s, %s; oldest unacknowledged message out for %s\n",
+		if _, err := fmt.Fprintf(w, "\ntopic %s: lag %d%s, %s behind; oldest unacknowledged message out for %s\n",
 			o.Topic, o.Lag, rest, age(o.LagSeconds), age(o.OldestUnackedSeconds)); err != nil {
 			return err
 		}

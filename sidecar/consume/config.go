@@ -24,7 +24,7 @@ type Config struct {
 	PartitionFetchBytes int           `yaml:"partition_fetch_bytes" help:"Bytes that one fetch asks for of each partition, 4096 to 67108864."`
 	PrefetchCount       int           `yaml:"prefetch_count" help:"Messages of one partition that are held in memory until they are acknowledged, 1 to 100000."`
 	PrefetchBytes       int           `yaml:"prefetch_bytes" help:"Bytes of one partition that are held in memory until they are acknowledged, 4096 to 1073741824; a batch larger than that is still read whole."`
-	ProcessBytes        int64         `yaml:"process_bytes" help:"Bytes of all partitions that are held in memory, at least prefetch_bytes."`
+	ProcessBytes        int64         `yaml:"process_bytes" help:"Bytes of all partitions that are held in memory, at least prefetch_bytes; the last quarter is for partitions that hold little, so that slow groups leave room for others. Each broker's answer under way, and one batch of each partition, may come on top."`
 
 	MaxMessageBytes int `yaml:"max_message_bytes" help:"Bytes of a message (its key, value and headers) above which it is not delivered but treated as one that nobody can read, 1024 to 1073741824; applications get a message in one piece, so it has to fit into their memory and ours."`
 

@@ -261,7 +261,7 @@ func TestPrefetchIsBounded(t *testing.T) {
 	a.pull(PullRequest{Group: "g", Topic: "jobs"})
 	most := int64(0)
 	full := func() bool {
-		most = max(most, a.m.reader.buffered.Load())
+		most = max(most, a.m.reader.budget.held.Load())
 		return most >= process/2
 	}
 	eventually(t, "read ahead", full)
@@ -279,7 +279,7 @@ func TestPrefetchIsBounded(t *testing.T) {
 	if r := sum.repeated(); len(r) > 0 {
 		t.Fatalf("delivered twice: %v", r)
 	}
-	if held := a.m.reader.buffered.Load(); held != 0 {
+	if held := a.m.reader.budget.held.Load(); held != 0 {
 		t.Fatalf("%d bytes held with everything acknowledged", held)
 	}
 }

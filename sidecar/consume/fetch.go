@@ -31,7 +31,7 @@ func (cappedFetch) MaxVersion() int16 { return 12 }
 type wanted struct {
 	c      *cursor
 	offset int64
-	bytes  int
+	bytes  int // there is room for, decompressed
 }
 
 // runWorker fetches from one broker until no cursor is placed there.
@@ -88,6 +88,19 @@ func askFor(room, limit int, growth float64) int {
 	return max(1<<10, min(int(float64(room)/max(1, growth)), limit))
 }
 
+// askTogether is how many bytes to ask for of a partition that several groups read:
+// each of them holds what comes, and it must fit into the room of all.
+func askTogether(ws []wanted, limit int, free int64) int {
+	least, growth := ws[0].bytes, 0.0
+	for _, w := range ws {
+		least, growth = min(least, w.bytes), max(growth, w.c.growth)
+	}
+	if n := int64(len(ws)); n > 1 && free > 0 {
+		least = int(min(int64(least), max(free/n, oneBatch)))
+	}
+	return askFor(least, limit, growth)
+}
+
 // gather is what to fetch from a broker now: the cursors placed there that have
 // room, how many there are without, and how long to wait when there are none
 // with (0: until woken). It is not ok, and the worker is gone, when no cursor is
@@ -106,14 +119,15 @@ func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause ti
 		r.mu.Unlock()
 		return nil, 0, 0, false
 	}
+	partitions := len(r.cursors)
 	r.mu.Unlock()
 
-	if r.buffered.Load() >= r.cfg.ProcessBytes {
-		return nil, len(mine), 0, true
-	}
 	now := time.Now()
 	for _, c := range mine {
 		offset, bytes := c.sink.room()
+		if bytes > 0 {
+			bytes = int(min(int64(bytes), r.budget.allow(int64(c.sink.holds()), partitions)))
+		}
 		if bytes <= 0 {
 			left++
 			continue
@@ -125,7 +139,7 @@ func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause ti
 			}
 			continue
 		}
-		ws = append(ws, wanted{c, offset, askFor(bytes, r.cfg.PartitionFetchBytes, c.growth)})
+		ws = append(ws, wanted{c, offset, bytes})
 	}
 	slices.SortFunc(ws, func(a, b wanted) int {
 		return cmp.Or(cmp.Compare(a.c.topic, b.c.topic), cmp.Compare(a.c.partition, b.c.partition), cmp.Compare(a.offset, b.offset))
@@ -151,11 +165,6 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxWaitMillis = int32(max(1, wait.Milliseconds()))
 	req.MinBytes = 1
-	growth := 1.0
-	for _, w := range ws {
-		growth = max(growth, w.c.growth)
-	}
-	req.MaxBytes = int32(askFor(int(min(r.cfg.ProcessBytes-r.buffered.Load(), 1<<30)), r.cfg.FetchBytes, growth))
 	req.IsolationLevel = 1 // read_committed
 	at := map[string]int{}
 	noIDs, skipped := false, false
@@ -183,9 +192,25 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 		rp := kmsg.NewFetchRequestTopicPartition()
 		rp.Partition = w.c.partition
 		rp.FetchOffset = w.offset
-		rp.PartitionMaxBytes = int32(w.bytes)
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, rp)
 	}
+	// All together must fit into what is free, or into what those may have that
+	// are read in spite of its being taken.
+	free := r.budget.common() - r.budget.held.Load()
+	growth, sharers, parts := 1.0, 1, int64(0)
+	for i := range req.Topics {
+		for j := range req.Topics[i].Partitions {
+			rp := &req.Topics[i].Partitions[j]
+			ws := byPlace[place{req.Topics[i].Topic, rp.Partition}]
+			rp.PartitionMaxBytes = int32(askTogether(ws, r.cfg.PartitionFetchBytes, free))
+			for _, w := range ws {
+				growth = max(growth, w.c.growth)
+				parts += int64(w.bytes)
+			}
+			sharers = max(sharers, len(ws))
+		}
+	}
+	req.MaxBytes = int32(askFor(int(min(max(free, parts), 1<<30))/sharers, r.cfg.FetchBytes, growth))
 	if skipped {
 		// The others come in a later turn, soon.
 		req.MaxWaitMillis = min(req.MaxWaitMillis, int32(crowdedWait.Milliseconds()))

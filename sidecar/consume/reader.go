@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -34,7 +33,7 @@ type reader struct {
 	wg     sync.WaitGroup
 	find   chan struct{} // wakes the finder
 
-	buffered atomic.Int64 // bytes that all owners hold
+	budget budget // of what all owners hold
 
 	mu      sync.Mutex // guards cursors, workers and the placed and removed fields of the cursors
 	cursors map[*cursor]struct{}
@@ -47,6 +46,8 @@ type sink interface {
 	// room is the offset to read next, and the bytes there is room for: 0 when
 	// nothing is wanted now.
 	room() (offset int64, bytes int)
+	// holds is how many bytes it holds already.
+	holds() int
 	// accept takes what a fetch from offset returned, and where to go on. An
 	// offset that is no longer the one to read next is ignored.
 	accept(offset int64, part kgo.FetchPartition, next int64)
@@ -94,6 +95,7 @@ func newReader(up Upstream, cfg Config, m *metrics, log *zap.Logger) (*reader, e
 		client: client, cfg: cfg, metrics: m, log: log,
 		decomp:  kgo.DefaultDecompressor(),
 		find:    make(chan struct{}, 1),
+		budget:  budget{limit: cfg.ProcessBytes},
 		cursors: map[*cursor]struct{}{},
 		workers: map[int32]chan struct{}{},
 	}
@@ -142,10 +144,10 @@ func (r *reader) hold(n int64) {
 	if n == 0 {
 		return
 	}
-	now := r.buffered.Add(n)
+	now, freed := r.budget.add(n)
 	r.metrics.buffered.Set(float64(now))
 	// Whoever found the process full waits for no event of its own.
-	if full := r.cfg.ProcessBytes; n < 0 && now < full && now-n >= full {
+	if freed {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for id := range r.workers {

@@ -117,7 +117,7 @@ func (s *share) census(now time.Time, a *discovery.Assignment) census {
 // they differ, of each.
 func (sub *subscription) reason(now time.Time) (reason api.Reason, each map[string]api.Reason, coming bool) {
 	r := sub.g.m.reader
-	full := r.buffered.Load() >= r.cfg.ProcessBytes
+	full := r.budget.crowded()
 	a := sub.g.assigned()
 	var sum census
 	for _, pattern := range sub.choice.patterns {

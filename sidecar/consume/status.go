@@ -43,7 +43,7 @@ type PartitionStatus struct {
 // Status tells what this sidecar does in its groups; it asks nobody.
 func (m *Manager) Status() any {
 	now := time.Now()
-	st := Status{Groups: []GroupStatus{}, BufferedBytes: m.reader.buffered.Load(), Draining: m.isDraining()}
+	st := Status{Groups: []GroupStatus{}, BufferedBytes: m.reader.budget.held.Load(), Draining: m.isDraining()}
 	gs := m.all()
 	slices.SortFunc(gs, func(a, b *group) int { return strings.Compare(a.name, b.name) })
 	for _, g := range gs {

@@ -293,6 +293,59 @@ func TestAcksAreRepeated(t *testing.T) {
 	})
 }
 
+// Answers of pulls that are lost are asked for again, while the consumer runs
+// and when it stops: no message waits for its lease to end.
+func TestLostAnswersOfPulls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeGroup("partition", 1)
+		for range 10 {
+			f.put(0, "", "v")
+		}
+		pulls := 0
+		f.fault = func(verb string) fault {
+			if verb == "pull" {
+				pulls++
+			}
+			if verb == "pull" && pulls%2 == 1 {
+				return cut
+			}
+			return noFault
+		}
+		w := newWitness(t, f)
+		start := time.Now()
+		consuming(t, f, sdk.ConsumeOptions{Max: 5}, w.handler(func(_ context.Context, m api.Message) error {
+			if m.Attempt != 1 {
+				t.Errorf("%s comes at attempt %d", m.ID, m.Attempt)
+			}
+			return nil
+		}))
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeGroup("partition", 1)
+		f.put(0, "", "v")
+		ctx, cancel := context.WithCancel(t.Context())
+		f.fault = func(verb string) fault {
+			if ctx.Err() == nil && verb == "pull" {
+				cancel() // while the answer is on its way
+				return cut
+			}
+			return noFault
+		}
+		if err := f.client(t).Consume(ctx, "g", "t", sdk.ConsumeOptions{}, func(context.Context, api.Message) error {
+			t.Error("it was handled after the stop")
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if n := f.out(time.Now()); n != 0 {
+			t.Errorf("%d messages are still out", n)
+		}
+	})
+}
+
 // Two applications share a group; one stops in the middle. Nothing is handled
 // twice and nothing waits for a lease to end.
 func TestTwoConsumersShareAndOneStops(t *testing.T) {

@@ -29,8 +29,8 @@ func TestConsumeHandlesInOrderAndAcknowledges(t *testing.T) {
 		if err != nil || !slices.Equal(got, []string{"a", "b", "c"}) || f.low["t"] != 3 {
 			t.Errorf("got %v, acknowledged below %d, %v", got, f.low["t"], err)
 		}
-		if n := f.called("/pull"); n != 4 {
-			t.Errorf("%d pulls, want one with messages and three that waited", n)
+		if n := f.called("/pull"); n != 5 {
+			t.Errorf("%d pulls, want one with messages, three that waited, and a last one", n)
 		}
 	})
 }

@@ -2,7 +2,10 @@ package sdk
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,8 +21,11 @@ type consumer struct {
 	o            ConsumeOptions
 	handle       func(context.Context, []api.Message) []error
 
-	order    string    // of the group, "" until it is known; only the pulling goroutine looks
-	askOrder time.Time // not before; likewise
+	// Only the pulling goroutine looks at these:
+	order    string    // of the group, "" until it is known
+	askOrder time.Time // not before
+	tokens   string    // what the tokens of the pulls begin with
+	pulls    int       // that were answered
 
 	mu       sync.Mutex // guards what follows
 	lanes    lanes
@@ -46,7 +52,7 @@ type giveBack struct {
 
 func (c *Client) consume(ctx context.Context, group, topic string, o ConsumeOptions, handle func(context.Context, []api.Message) []error) error {
 	k := &consumer{
-		client: c, group: group, topic: topic, o: o.withDefaults(), handle: handle, lanes: newLanes(),
+		client: c, group: group, topic: topic, o: o.withDefaults(), handle: handle, lanes: newLanes(), tokens: rand.Text() + "-",
 		roomy: make(chan struct{}, 1), toSend: make(chan struct{}, 1), toKeep: make(chan struct{}, 1),
 	}
 	k.more = sync.NewCond(&k.mu)
@@ -115,7 +121,7 @@ func (k *consumer) pullAll(ctx context.Context) error {
 			return nil
 		}
 		started := time.Now()
-		pulled, err := k.pull(ctx, room)
+		pulled, err := k.pull(ctx, room, k.o.Wait)
 		switch {
 		case err == nil:
 			told = k.reason(told, pulled.Reason)
@@ -130,6 +136,7 @@ func (k *consumer) pullAll(ctx context.Context) error {
 				continue
 			}
 		case ctx.Err() != nil:
+			k.pullLast(ctx)
 			return nil
 		case pointless(err):
 			return fmt.Errorf("pulling %s for group %s: %w", k.topic, k.group, err)
@@ -145,11 +152,32 @@ func (k *consumer) pullAll(ctx context.Context) error {
 // taken to hang.
 const pullGrace = 30 * time.Second
 
-func (k *consumer) pull(ctx context.Context, room int) (api.Pulled, error) {
-	ctx, cancel := context.WithTimeout(ctx, k.o.Wait+pullGrace)
+// pull takes messages. As long as no answer has come it is the same pull, which
+// the token tells the sidecar.
+func (k *consumer) pull(ctx context.Context, room int, wait time.Duration) (api.Pulled, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait+pullGrace)
 	defer cancel()
-	return k.client.Pull(ctx, k.group, k.topic, PullOptions{Max: room, Wait: k.o.Wait, Lease: k.o.Lease, From: k.o.From})
+	pulled, err := k.client.Pull(ctx, k.group, k.topic, PullOptions{Max: room, Wait: wait, Lease: k.o.Lease, From: k.o.From,
+		AttemptToken: k.tokens + strconv.Itoa(k.pulls)})
+	if e, ok := errors.AsType[*api.Error](err); err == nil || ok && e.Code != api.CodeUnknownOutcome {
+		k.pulls++
+	}
+	return pulled, err
 }
+
+// pullLast asks for the messages of a pull that was broken off: its answer may
+// have been on its way, and they would be kept from others until their lease is
+// over.
+func (k *consumer) pullLast(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPull)
+	defer cancel()
+	if pulled, err := k.pull(ctx, 1, 0); err == nil {
+		k.add(pulled.Messages) // they go back at once
+	}
+}
+
+// lastPull is how long the last pull may take.
+const lastPull = 2 * time.Second
 
 // awaitRoom waits until a pull is worth while, and tells for how many messages:
 // when a handler is idle, or half of what may be held is free. It returns at

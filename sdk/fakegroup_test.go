@@ -32,8 +32,9 @@ type fakeGroup struct {
 	lastLease  int
 	changed    chan struct{} // closed and made anew at every change
 	nacks      []api.Receipts
-	extended   int // receipts
-	most       int // handed out at once, over the whole run
+	extended   int                      // receipts
+	most       int                      // handed out at once, over the whole run
+	answers    map[string][]api.Message // by attempt token
 }
 
 // fault is what goes wrong with one request.
@@ -56,7 +57,7 @@ type fakeMessage struct {
 
 func newFakeGroup(order string, partitions int) *fakeGroup {
 	return &fakeGroup{order: order, lease: 30 * time.Second, parts: make([][]*fakeMessage, partitions), generation: 1,
-		changed: make(chan struct{})}
+		changed: make(chan struct{}), answers: map[string][]api.Message{}}
 }
 
 // put appends a message; no key when key is "".
@@ -174,8 +175,18 @@ func (f *fakeGroup) pull(r *http.Request) (api.Pulled, error) {
 	wait, _ := time.ParseDuration(r.URL.Query().Get("wait"))
 	most, _ := strconv.Atoi(r.URL.Query().Get("max"))
 	deadline := time.Now().Add(wait)
+	token := r.URL.Query().Get("attempt_token")
+	if messages := f.answers[token]; len(messages) > 0 && f.holds(messages) {
+		for i, m := range messages {
+			held := f.parts[m.Partition][m.Offset]
+			held.until = time.Now().Add(f.lease)
+			messages[i].LeaseUntil = new(held.until)
+		}
+		return api.Pulled{Messages: messages}, nil
+	}
 	for {
 		if messages := f.take(most); len(messages) > 0 {
+			f.answers[token] = messages
 			return api.Pulled{Messages: messages}, nil
 		}
 		left := time.Until(deadline)
@@ -194,6 +205,21 @@ func (f *fakeGroup) pull(r *http.Request) (api.Pulled, error) {
 			return api.Pulled{}, err
 		}
 	}
+}
+
+// holds reports whether all messages are still out as they were given.
+func (f *fakeGroup) holds(messages []api.Message) bool {
+	for _, m := range messages {
+		held := f.parts[m.Partition][m.Offset]
+		if held.acked || !held.until.After(time.Now()) || m.Receipt != f.receipt(held) || held.lease == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *fakeGroup) receipt(m *fakeMessage) string {
+	return fmt.Sprintf("%d-%d-%d-%d-%d", f.generation, f.seeks, m.lease, m.Partition, m.Offset)
 }
 
 // lane is what must be in order with a message.
@@ -223,7 +249,7 @@ func (f *fakeGroup) take(most int) (messages []api.Message) {
 				x := m.Message
 				x.Attempt = m.attempt
 				x.LeaseUntil = new(m.until)
-				x.Receipt = fmt.Sprintf("%d-%d-%d-%d-%d", f.generation, f.seeks, m.lease, m.Partition, m.Offset)
+				x.Receipt = f.receipt(m)
 				messages = append(messages, x)
 			}
 		}

@@ -20,6 +20,10 @@ type PullOptions struct {
 	AutoAck bool          // count the messages as acknowledged when they are handed out
 	Ack     []string      // receipts to acknowledge on the way
 	Nack    []string      // receipts to give back on the way
+	// AttemptToken is a name of your own for this pull, up to 128 bytes. When the
+	// answer does not arrive, a pull with the same token gets the same messages
+	// once more, under the same receipts. The next pull needs another one.
+	AttemptToken string
 }
 
 // Pull takes messages of a topic for a group, each under a lease: acknowledge
@@ -42,7 +46,11 @@ func (c *Client) Pull(ctx context.Context, group, topic string, o PullOptions) (
 	if o.AutoAck {
 		q.Set("ack", "auto")
 	}
-	// Messages that a lost answer carried come again when their lease ends.
+	if o.AttemptToken != "" {
+		q.Set("attempt_token", o.AttemptToken)
+	}
+	// Messages that a lost answer carried come again when their lease ends, or by
+	// the token.
 	r := request{method: http.MethodPost, path: pathOf("groups", group, "topics", topic, "pull"), query: q, repeatable: !o.AutoAck}
 	if len(o.Ack) > 0 || len(o.Nack) > 0 {
 		if err := r.jsonBody(api.PullBody{Ack: o.Ack, Nack: o.Nack}); err != nil {

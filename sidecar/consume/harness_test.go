@@ -39,6 +39,8 @@ type lab struct {
 	log   *zap.Logger // of its hosts; nil: with -v the test's
 	// wrap, if set, stands between a host and the store.
 	wrap func(id string, c *discovery.MemoryClient) discovery.Store
+	// brokers, if set, stands between its hosts and the brokers.
+	brokers func(Upstream) Upstream
 }
 
 func newLab(t *testing.T, topics map[string]int32, opts ...kfake.Opt) *lab {
@@ -167,10 +169,14 @@ func (l *lab) hostIn(id, dir string, change ...func(*Config)) *host {
 	must(err)
 	_, err = h.store.Commit(ctx, discovery.Acquire(discovery.KeySidecar(id), discovery.Encode(discovery.Sidecar{ID: id, Address: "127.0.0.1:1"}), h.sess.ID()))
 	must(err)
+	up := Upstream(h.up)
+	if l.brokers != nil {
+		up = l.brokers(up)
+	}
 	h.m, err = New(cfg, Deps{
 		ID: id, Nonce: id, Service: service, Store: store, Session: h.session,
 		Registration: func() discovery.Registration { return h.reg },
-		Upstream:     h.up, Local: h.local, Checkpointer: h.checkpoint, Logger: log, Registerer: h.registry,
+		Upstream:     up, Local: h.local, Checkpointer: h.checkpoint, Logger: log, Registerer: h.registry,
 	})
 	must(err)
 	h.wg.Go(func() { _ = h.checkpoint.Run(ctx) })

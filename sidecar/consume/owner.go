@@ -40,6 +40,8 @@ type owner struct {
 	log  *zap.Logger
 	poke chan struct{} // wakes run: an order below has changed
 
+	slotted bool // of run alone: it holds one of the slots for takes
+
 	mu         sync.Mutex // guards all below
 	state      ownerState
 	plan       uint64 // that assigned it
@@ -182,6 +184,7 @@ func (o *owner) finish() {
 	o.mu.Unlock()
 	o.s.remove(o)
 	o.s.g.m.outage.works(o.key.String())
+	o.s.g.m.outage.works(o.deadPart())
 	o.s.wake() // its answer may be another now
 	kick(o.s.g.poke)
 }

@@ -281,12 +281,12 @@ type handed struct {
 func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullRequest, lease time.Duration, hungry int, d *Delivery) (took bool, err error) {
 	var all []handed
 	left, bytes := req.Max, m.cfg.PullBytes
-	take := func(s *share, most, room int) error {
+	take := func(s *share, most, room int, again bool) error {
 		for _, o := range s.turn() {
 			if most <= 0 || room <= 0 {
 				break
 			}
-			if slices.ContainsFunc(all, func(h handed) bool { return h.o == o }) {
+			if again && slices.ContainsFunc(all, func(h handed) bool { return h.o == o }) {
 				continue // a partition's messages stand together
 			}
 			h := o.handOut(time.Now(), most, room, lease)
@@ -312,7 +312,7 @@ func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullReque
 	}
 	topics := sub.turn()
 	if len(topics) == 1 {
-		err = take(topics[0], left, bytes)
+		err = take(topics[0], left, bytes, false)
 		if len(all) > 0 {
 			topics[0].wake() // there may be more for the next
 		}
@@ -363,13 +363,14 @@ func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullReque
 
 // takeFairly takes from several topics, of each its portion, and then what is
 // left from those that were not asked for all they have.
-func takeFairly(topics []*share, left, bytes *int, hungry int, take func(s *share, most, room int) error) error {
+func takeFairly(topics []*share, left, bytes *int, hungry int, take func(s *share, most, room int, again bool) error) error {
 	ready := make([]int, len(topics))
 	now := time.Now()
 	for i, s := range topics {
 		ready[i] = s.ready(now)
 	}
 	portions := divide(*left, ready, hungry)
+	kept := slices.Clone(ready)
 	served := 0
 	for _, most := range portions {
 		if most > 0 {
@@ -388,13 +389,15 @@ func takeFairly(topics []*share, left, bytes *int, hungry int, take func(s *shar
 			} else {
 				most = *left
 			}
-			if err := take(topics[i], most, room); err != nil {
+			before := *left
+			if err := take(topics[i], most, room, again > 0); err != nil {
 				return err
 			}
+			kept[i] -= before - *left
 		}
 	}
 	for i, s := range topics {
-		if ready[i] > 0 {
+		if kept[i] > 0 {
 			s.wake() // there may be more for the next
 		}
 	}

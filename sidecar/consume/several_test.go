@@ -477,3 +477,42 @@ func TestRebalanceOfOneGroupLeavesOthersAlone(t *testing.T) {
 		t.Fatalf("repeated %v, owners %v, then %v", sum.repeated(), before.Owners, after.Owners)
 	}
 }
+
+// slowStarts are brokers that do not tell where the logs of a topic start.
+type slowStarts struct {
+	Upstream
+	topic string
+	asked atomic.Int64
+}
+
+func (u *slowStarts) StartOffsets(ctx context.Context, topic string) (map[int32]int64, error) {
+	if topic == u.topic {
+		u.asked.Add(1)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return u.Upstream.StartOffsets(ctx, topic)
+}
+
+// The takes of a group whose topic's leaders do not answer used up the slots of
+// all groups.
+func TestTakesOfOneGroupHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"stuck": 4, "free": 2})
+	slow := &slowStarts{topic: "stuck"}
+	l.brokers = func(up Upstream) Upstream {
+		slow.Upstream = up
+		return slow
+	}
+	a := l.host("a", func(c *Config) { c.Parallel = 1 })
+	a.pull(PullRequest{Group: "stuck", Topic: "stuck"})
+	eventually(t, "its takes are under way", func() bool { return slow.asked.Load() > 0 })
+	a.pull(PullRequest{Group: "free", Topic: "free"})
+	a.owned("free", map[string]int{"free": 2})
+	// Nor does one topic of a group hold up the others.
+	a.pull(PullRequest{Group: "stuck", Topic: "*"})
+	a.owned("stuck", map[string]int{"free": 2, "stuck": 0})
+	if d := a.pull(PullRequest{Group: "stuck", Topic: "*"}); *d.Reason != api.ReasonRebalancing || d.Reasons["free"] != api.ReasonAtEnd {
+		t.Fatalf("%s %v", *d.Reason, d.Reasons)
+	}
+}

@@ -60,12 +60,6 @@ func (o *owner) take(ctx context.Context) bool {
 
 func (o *owner) tryTake(ctx context.Context) error {
 	m := o.s.g.m
-	select {
-	case m.takes <- struct{}{}:
-		defer func() { <-m.takes }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 	topic, err := m.up.Topic(ctx, o.key.Topic)
 	if err != nil {
 		return brokerError("read the topic", err)
@@ -78,6 +72,10 @@ func (o *owner) tryTake(ctx context.Context) error {
 			return fmt.Errorf("topic %s has no partition %d", topic.Name, o.key.Partition)
 		}
 	}
+	if err := o.enterSlot(ctx); err != nil {
+		return err
+	}
+	defer o.leaveSlot()
 
 	o.mu.Lock()
 	value := discovery.Owner{Sidecar: m.id, Nonce: m.nonce, Plan: o.plan}
@@ -110,6 +108,26 @@ func (o *owner) tryTake(ctx context.Context) error {
 	o.log.Info("partition taken", zap.Uint64("generation", claimed.Generation), zap.Int64("from", claimed.Position.Low), zap.String("cause", o.causeText()))
 	o.s.wake()
 	return nil
+}
+
+// enterSlot waits for one of the slots that bound how many partitions are taken
+// at the same time. It is held while the store is asked, and not while the
+// brokers are: leaders that do not answer must not hold up other groups' takes.
+func (o *owner) enterSlot(ctx context.Context) error {
+	select {
+	case o.s.g.m.takes <- struct{}{}:
+		o.slotted = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (o *owner) leaveSlot() {
+	if o.slotted {
+		o.slotted = false
+		<-o.s.g.m.takes
+	}
 }
 
 func (o *owner) causeText() string {
@@ -152,6 +170,8 @@ func (o *owner) startPosition(ctx context.Context, uuid string, live *offsets.Po
 	}
 	base, needBegin := startAt(uuid, o.key.Partition, seek, known)
 	if needBegin {
+		slotted := o.slotted
+		o.leaveSlot()
 		topic, err := m.up.Topic(ctx, o.key.Topic)
 		if err != nil {
 			return base, brokerError("read the topic", err)
@@ -159,6 +179,11 @@ func (o *owner) startPosition(ctx context.Context, uuid string, live *offsets.Po
 		at, err := o.s.beginOffset(ctx, topic, o.key.Partition)
 		if err != nil {
 			return base, brokerOrStore("find where the group begins", err)
+		}
+		if slotted {
+			if err := o.enterSlot(ctx); err != nil {
+				return base, err
+			}
 		}
 		base.Low, base.HandOut = at, at
 	}

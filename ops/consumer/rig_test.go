@@ -54,6 +54,7 @@ func (r *rig) host() *host {
 	h.cfg.DrainTimeout = 5 * time.Second
 	h.cfg.Consume.ReleaseWait = time.Second
 	h.cfg.Consume.LeaveAfter = 2 * time.Second
+	h.cfg.Consume.Recheck = 500 * time.Millisecond
 	h.cfg.Kafka.Bootstrap = r.brokers.ListenAddrs()
 	h.start()
 	var err error

@@ -4,7 +4,7 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
 BIN     := bin/sidestream
 
-.PHONY: help build demo test lint compat bench bench-broker consul docs clean
+.PHONY: help build demo test chaos lint compat bench bench-broker bench-consume consul docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,6 +18,10 @@ demo: build ## Run the main job end to end on 9,999 page views
 # Whole-system tests start many processes: two packages at a time are enough.
 test: consul ## Run all tests with the race detector
 	$(GO) test -race -timeout 20m -p 2 ./...
+
+# CHAOS='-faults.seed=7' repeats the order of a run; see also -faults.keep.
+chaos: consul ## Let everything fail for ten minutes, in an order of a seed (two minutes of it are in make test)
+	$(GO) test -race -count=1 -v -timeout 40m ./ops/chaos -run 'TestRandomFaults|TestChecker' -faults.for=10m $(CHAOS)
 
 # discoverytest is test code that is imported, which -ignoretests cannot know.
 lint: ## gofmt, go vet, staticcheck, errcheck
@@ -39,6 +43,11 @@ bench: build ## Measure throughput through one development server
 # Takes about an hour; BENCH=-quick takes a few minutes, BENCH='-only fetch' one step.
 bench-broker: ## Measure the broker beside Kafka and bare loops on this disk
 	$(GO) run ./ops/bench/broker $(BENCH)
+
+# Takes some minutes; BENCH=-quick takes one, BENCH='-only 1KiB' one step. A
+# nested module, which is told what the product needs by its go.mod.
+bench-consume: ## Measure pulling through a sidecar beside NATS JetStream
+	cd ops/bench/consume && $(GO) run -mod=mod . -dir $(CURDIR)/.cache/bench-consume $(BENCH)
 
 # Built once from its Go module into a folder that git ignores.
 consul: ## Find a real Consul for the tests, or build it when none is on the PATH

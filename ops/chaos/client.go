@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,7 +19,11 @@ var httpClient = &http.Client{Timeout: 60 * time.Second, Transport: &http.Transp
 // call speaks JSON to a daemon. An answer that is not 2xx is an *api.Error;
 // no answer is another kind of error.
 func call(method, target string, body []byte, into any) (status int, err error) {
-	req, err := http.NewRequest(method, target, bytes.NewReader(body))
+	return callUntil(context.Background(), method, target, body, into)
+}
+
+func callUntil(ctx context.Context, method, target string, body []byte, into any) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return 0, err
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -20,6 +21,9 @@ import (
 // Options of a cluster under test.
 type Options struct {
 	CheckpointInterval time.Duration // of the sidecars; 0: the product's default
+	HostAgents         bool          // every sidecar has a Consul agent of its own, as hosts have
+	Spare              int           // sidecars that are made and not started, beside the others
+	Keep               string        // folder for data and logs that outlives the test; "": none does
 }
 
 // Cluster is a Consul, agents and sidecars, each a process of its own. The
@@ -28,6 +32,7 @@ type Cluster struct {
 	Consul   *discoverytest.Consul
 	Agents   []*Process
 	Sidecars []*Process
+	Spares   []*Process
 
 	t   testing.TB
 	bin string
@@ -46,14 +51,22 @@ func Start(t testing.TB, agents, sidecars int, o Options) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Cluster{t: t, bin: bin, dir: t.TempDir()}
+	c := &Cluster{t: t, bin: bin, dir: o.Keep}
+	if c.dir == "" {
+		c.dir = t.TempDir()
+	}
 	c.Consul = discoverytest.Start(t, filepath.Join(c.dir, "consul"))
 	host := fmt.Sprintf("127.0.77.%d", 1+hosts.Add(1)%250)
 	for i := range agents {
 		c.Agents = append(c.Agents, c.agent(host, i))
 	}
-	for i := range sidecars {
-		c.Sidecars = append(c.Sidecars, c.sidecar(host, i, o))
+	for i := range sidecars + o.Spare {
+		p := c.sidecar(host, i, o)
+		if i < sidecars {
+			c.Sidecars = append(c.Sidecars, p)
+		} else {
+			c.Spares = append(c.Spares, p)
+		}
 	}
 	t.Cleanup(c.stop)
 	for _, p := range c.Agents {
@@ -82,7 +95,7 @@ rack: rack-%d
 listen: %s
 broker:
   listen: %s
-`, filepath.Join(c.dir, name), i+1, i+1, http, kafka))
+`, filepath.Join(c.dir, name), i+1, i+1, http, kafka), c.Consul)
 }
 
 func (c *Cluster) sidecar(host string, i int, o Options) *Process {
@@ -92,20 +105,25 @@ func (c *Cluster) sidecar(host string, i int, o Options) *Process {
 	if o.CheckpointInterval > 0 {
 		more = fmt.Sprintf("checkpoint_interval: %s\n", o.CheckpointInterval)
 	}
+	consul := c.Consul
+	if o.HostAgents {
+		consul = c.Consul.Join(c.t, filepath.Join(c.dir, "consul-"+name), "host-of-"+name)
+	}
 	return c.process(name, http, "sidecar", fmt.Sprintf(`
+id: %s
 data_dir: %s
 listen: %s
-%s`, filepath.Join(c.dir, name), http, more))
+%s`, name, filepath.Join(c.dir, name), http, more), consul)
 }
 
-func (c *Cluster) process(name, http, command, config string) *Process {
-	config += fmt.Sprintf("consul:\n  address: %s\n", c.Consul.Addr())
+func (c *Cluster) process(name, http, command, config string, consul *discoverytest.Consul) *Process {
+	config += fmt.Sprintf("consul:\n  address: %s\n", consul.Addr())
 	file := filepath.Join(c.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		c.t.Fatal(err)
 	}
 	return &Process{
-		Name: name, HTTP: "http://" + http,
+		Name: name, HTTP: "http://" + http, Consul: consul,
 		t: c.t, path: c.bin, args: []string{command, "--config", file},
 		env: []string{"GORACE=halt_on_error=1 exitcode=66"},
 		log: filepath.Join(c.dir, name+".log"),
@@ -115,7 +133,7 @@ func (c *Cluster) process(name, http, command, config string) *Process {
 // stop ends sidecars before agents, as an operator would, and shows the logs
 // of all when the test has failed.
 func (c *Cluster) stop() {
-	for _, p := range append(append([]*Process{}, c.Sidecars...), c.Agents...) {
+	for _, p := range c.all() {
 		if p.cmd == nil {
 			continue
 		}
@@ -128,11 +146,14 @@ func (c *Cluster) stop() {
 		p.Stop()
 	}
 	if c.t.Failed() {
-		for _, p := range append(append([]*Process{}, c.Sidecars...), c.Agents...) {
+		for _, p := range c.all() {
 			c.t.Log(p.Tail())
 		}
 	}
 }
+
+// all is every process, in the order in which an operator would stop them.
+func (c *Cluster) all() []*Process { return slices.Concat(c.Spares, c.Sidecars, c.Agents) }
 
 // CreateTopic makes a topic through a sidecar and waits until all its
 // partitions have a leader.

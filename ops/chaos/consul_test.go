@@ -8,54 +8,6 @@ import (
 	"time"
 )
 
-// Consul dies and comes back: nothing that is running stops, neither while it
-// is away nor when it returns, and what needs it works again afterwards.
-func TestConsulKilledAndRestarted(t *testing.T) {
-	c := Start(t, 2, 2, Options{})
-	a, b := c.Sidecars[0], c.Sidecars[1]
-	c.CreateTopic("orders", 4)
-	l := NewLedger()
-	fill(t, l, a, "orders", 0, 40)
-	drainGroup(t, l, 60*time.Second, "g", "orders", a, b)
-
-	c.Consul.Kill()
-	// Longer than the fence deadline of the sessions, so that ownership is
-	// unproven for a while and goes on all the same.
-	end, n := time.Now().Add(15*time.Second), 40
-	unproven := false
-	for time.Now().Before(end) {
-		fill(t, l, a, "orders", n, 10)
-		n += 10
-		drainGroup(t, l, 20*time.Second, "g", "orders", a, b)
-		got, err := pull(a.HTTP, "g", "orders", "max=1&wait=0s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		unproven = unproven || got.Ownership == "unproven"
-		time.Sleep(200 * time.Millisecond) // paces the load over the outage
-	}
-	if !unproven {
-		t.Error("no pull said that its ownership is unproven in 15 s without Consul")
-	}
-	c.Consul.Restart()
-	for range 20 {
-		fill(t, l, b, "orders", n, 10)
-		n += 10
-		drainGroup(t, l, 60*time.Second, "g", "orders", a, b)
-	}
-	drainGroup(t, l, 90*time.Second, "another", "orders", a, b)
-	c.CreateTopic("later", 4)
-	fill(t, l, b, "later", 0, 10)
-	if w := l.WrongValues(); len(w) > 0 {
-		t.Errorf("wrong values: %s", few(w))
-	}
-	for _, p := range append(c.Agents, c.Sidecars...) {
-		if p.Exited() {
-			t.Errorf("%s ended\n%s", p.Name, p.Tail())
-		}
-	}
-}
-
 // Consul is wiped (its data folder lost): no log is deleted, the agents raise
 // an alarm, and `metadata rebuild` brings the service back with every
 // acknowledged message where it was.

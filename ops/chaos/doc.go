@@ -3,5 +3,7 @@
 // with page views going through them while parts are killed.
 //
 // cluster.go starts and kills the processes, client.go speaks to them over
-// HTTP, ledger.go keeps what was promised and what was seen, and judges.
+// HTTP, ledger.go keeps what was promised and what was seen. Some tests let one
+// thing fail and look closely; TestRandomFaults lets everything fail in a seeded
+// order (faults.go) under a load (load.go), and checker.go judges every answer.
 package chaos

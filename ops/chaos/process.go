@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sidestream/discovery/discoverytest"
 )
 
 // binary builds the program under test once, with the race detector in it, so
@@ -40,8 +42,9 @@ func repoRoot() string {
 // Process is one daemon that a test may kill and start again with the same
 // arguments and folders.
 type Process struct {
-	Name string
-	HTTP string // base URL of its HTTP API
+	Name   string
+	HTTP   string                // base URL of its HTTP API
+	Consul *discoverytest.Consul // that it speaks to
 
 	t      testing.TB
 	path   string
@@ -85,6 +88,7 @@ func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.Signal(syscall.SIGTERM)
+	p.Signal(syscall.SIGCONT) // a test that failed may have left it paused
 	select {
 	case <-p.exited:
 		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
@@ -130,6 +134,9 @@ func (p *Process) WaitReady(limit time.Duration) {
 
 // Tail is the end of the process's log.
 func (p *Process) Tail() string {
+	if p.cmd == nil {
+		return p.Name + " was never started"
+	}
 	b, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()

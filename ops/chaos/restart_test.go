@@ -3,41 +3,26 @@ package chaos
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"sidestream/discovery"
 )
 
-// metric reads one metric without labels of a daemon; 0 when it is not there.
+// metric reads one metric without labels of a daemon.
 func metric(t *testing.T, p *Process, name string) float64 {
 	t.Helper()
-	resp, err := httpClient.Get(p.HTTP + "/metrics")
+	all, err := metricsOf(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: metrics: %d %v", p.Name, resp.StatusCode, err)
+	v, ok := all[name]
+	if !ok {
+		t.Fatalf("%s has no metric %s", p.Name, name)
 	}
-	for line := range strings.Lines(string(body)) {
-		if rest, ok := strings.CutPrefix(line, name+" "); ok {
-			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return v
-		}
-	}
-	t.Fatalf("%s has no metric %s", p.Name, name)
-	return 0
+	return v
 }
 
 // kill -9 of an agent and a sidecar, and their start long after their checks

@@ -1,0 +1,283 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sidestream/sdk/api"
+)
+
+// Load is applications at work: publishers that write through any sidecar that
+// runs, and for each sidecar a few consumers of one group, which acknowledge
+// most of what they get and mistreat the rest. All that happens goes to the
+// checker.
+type Load struct {
+	Topic, Group string
+	Publishers   int
+
+	checker *Checker
+	ledger  *Ledger
+	seed    uint64
+
+	publishing, consuming context.CancelFunc
+	publishers, consumers sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	targets map[*Process]*target
+}
+
+// target is a sidecar as the load knows it.
+type target struct {
+	faulty  bool      // whatever happens there has a reason
+	changed time.Time // when faulty last changed
+}
+
+const (
+	publishEvery     = 40 * time.Millisecond // of each publisher: some three messages a second and partition
+	consumersOfEach  = 3
+	keys             = 500              // cover all partitions
+	answerLimit      = 15 * time.Second // in which a sidecar must answer anything
+	consumptionLease = 4 * time.Second  // short, so that what is abandoned comes again soon
+)
+
+// NewLoad makes a load on the sidecars; Start begins it.
+func NewLoad(topic, group string, seed uint64, c *Checker, l *Ledger, ps ...*Process) *Load {
+	load := &Load{Topic: topic, Group: group, Publishers: 4, checker: c, ledger: l, seed: seed, targets: map[*Process]*target{}}
+	for _, p := range ps {
+		load.targets[p] = &target{}
+	}
+	return load
+}
+
+// Faulty says that a sidecar is (or is no more) in a state in which it need not
+// answer.
+func (l *Load) Faulty(p *Process, is bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.targets[p].faulty, l.targets[p].changed = is, time.Now()
+}
+
+// Healthy lists the sidecars that are not faulty, by name.
+func (l *Load) Healthy() (ps []*Process) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p, t := range l.targets {
+		if !t.faulty {
+			ps = append(ps, p)
+		}
+	}
+	slices.SortFunc(ps, func(a, b *Process) int { return strings.Compare(a.Name, b.Name) })
+	return ps
+}
+
+// since is when a sidecar last became well or faulty.
+func (l *Load) since(p *Process) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.targets[p].changed
+}
+
+// excused says whether a sidecar was faulty at any time since.
+func (l *Load) excused(p *Process, since time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.targets[p]
+	return t.faulty || !t.changed.Before(since)
+}
+
+// Start begins to publish and to consume.
+func (l *Load) Start() {
+	var publishing, consuming context.Context
+	publishing, l.publishing = context.WithCancel(context.Background())
+	consuming, l.consuming = context.WithCancel(context.Background())
+	for w := range l.Publishers {
+		l.publishers.Go(func() { l.publish(publishing, w) })
+	}
+	n := uint64(0)
+	for p := range l.targets {
+		for range consumersOfEach {
+			n++
+			rng := rand.New(rand.NewPCG(l.seed, 1000+n))
+			l.consumers.Go(func() { l.consume(consuming, p, rng) })
+		}
+	}
+}
+
+// StopPublishing ends the publishers; the consumers go on.
+func (l *Load) StopPublishing() {
+	l.publishing()
+	l.publishers.Wait()
+}
+
+// Stop ends everything. It may be called again.
+func (l *Load) Stop() {
+	l.StopPublishing()
+	l.consuming()
+	l.consumers.Wait()
+}
+
+func (l *Load) publish(ctx context.Context, writer int) {
+	rng := rand.New(rand.NewPCG(l.seed, uint64(writer)))
+	tick := time.NewTicker(publishEvery)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ps := l.Healthy()
+		if len(ps) == 0 {
+			continue
+		}
+		p := ps[rng.IntN(len(ps))]
+		value := fmt.Sprintf("writer %d, event %d", writer, i)
+		target := fmt.Sprintf("%s/topics/%s?timeout=5s&key=%s", p.HTTP, l.Topic, url.QueryEscape(fmt.Sprint("key-", rng.IntN(keys))))
+		var a api.Published
+		sent := time.Now()
+		if err := l.call(ctx, p, target, []byte(value), &a); err != nil {
+			l.ledger.Unknown(value)
+			l.judge(ctx, "publish", p, sent, err, api.CodeBrokersUnavailable, api.CodeUnknownOutcome, api.CodeDraining)
+			continue
+		}
+		l.checker.Published(a.Partition, a.Offset, value)
+		if err := l.ledger.Published(l.Topic, a.Partition, a.Offset, value); err != nil {
+			l.checker.Break(ruleValue, "%v", err)
+		}
+	}
+}
+
+// call posts; the answer must come within answerLimit. A stopping load does not
+// take answers away that are on their way.
+func (l *Load) call(ctx context.Context, p *Process, target string, body []byte, into any) error {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerLimit)
+	defer cancel()
+	_, err := callUntil(call, "POST", target, body, into)
+	return err
+}
+
+// judge breaks a rule when an error has no reason: a code that is none of those
+// allowed, or no answer at all from a sidecar that is well.
+func (l *Load) judge(ctx context.Context, doing string, p *Process, sent time.Time, err error, allowed ...api.Code) {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		if !slices.Contains(allowed, e.Code) {
+			l.checker.Break(ruleAnswer, "%s at %s through %s: %v", doing, clock(sent), p.Name, err)
+		}
+	case !l.excused(p, sent):
+		l.checker.Break(ruleAnswer, "%s at %s through %s, which is well: %v after %v", doing, clock(sent), p.Name, err, time.Since(sent))
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(50 * time.Millisecond): // an application backs off
+	}
+}
+
+func (l *Load) consume(ctx context.Context, p *Process, rng *rand.Rand) {
+	base := p.HTTP + "/groups/" + l.Group + "/topics/" + l.Topic
+	for ctx.Err() == nil {
+		var got api.Pulled
+		sent := time.Now()
+		err := l.call(ctx, p, fmt.Sprintf("%s/pull?max=%d&wait=500ms&lease=%s", base, 1+rng.IntN(40), consumptionLease), nil, &got)
+		if err != nil {
+			l.judge(ctx, "pull", p, sent, err, api.CodeDraining, api.CodeStoreUnavailable, api.CodeBrokersUnavailable)
+			continue
+		}
+		if len(got.Messages) == 0 {
+			if got.Reason == nil {
+				l.checker.Break(ruleAnswer, "%s answered a pull with neither messages nor a reason", p.Name)
+			}
+			continue
+		}
+		l.checker.Delivered(p.Name, sent, time.Now(), got.Ownership == "unproven", got.Messages)
+		time.Sleep(upTo(rng, 5*time.Millisecond)) // the application's work
+		l.settle(ctx, p, base, got.Messages, rng)
+	}
+}
+
+// settle does with messages what applications do: nearly always the right thing.
+func (l *Load) settle(ctx context.Context, p *Process, base string, ms []api.Message, rng *rand.Rand) {
+	one := rng.IntN(len(ms))
+	rest := slices.Delete(slices.Clone(ms), one, one+1)
+	switch rng.IntN(40) {
+	case 0: // one fails
+		l.post(ctx, p, base, "nack", ms[one:one+1], fmt.Sprintf("%dms", rng.IntN(300)))
+		l.ack(ctx, p, base, rest)
+	case 1: // out of order
+		rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+		l.ack(ctx, p, base, rest)
+		l.ack(ctx, p, base, ms[one:one+1])
+	case 2: // needs longer
+		l.post(ctx, p, base, "extend", ms, "")
+		l.ack(ctx, p, base, ms)
+	case 3: // dies at it
+		if rng.IntN(4) == 0 {
+			l.ack(ctx, p, base, ms[:one])
+			return
+		}
+		fallthrough
+	default:
+		l.ack(ctx, p, base, ms)
+	}
+}
+
+func receiptsOf(ms []api.Message) (rs []string) {
+	for _, m := range ms {
+		rs = append(rs, m.Receipt)
+	}
+	return rs
+}
+
+func (l *Load) ack(ctx context.Context, p *Process, base string, ms []api.Message) {
+	if len(ms) == 0 {
+		return
+	}
+	l.checker.AckSent(ms)
+	out, err := l.post(ctx, p, base, "ack", ms, "")
+	if err == nil {
+		l.checker.AckAnswered(p.Name, time.Now(), ms, out.Results)
+	}
+}
+
+// post sends receipts. Where all fail alike the answer is that error, as one.
+func (l *Load) post(ctx context.Context, p *Process, base, what string, ms []api.Message, delay string) (api.ReceiptResponse, error) {
+	body, err := json.Marshal(api.Receipts{Receipts: receiptsOf(ms), Delay: delay})
+	if err != nil {
+		return api.ReceiptResponse{}, err
+	}
+	var out api.ReceiptResponse
+	sent := time.Now()
+	err = l.call(ctx, p, base+"/"+what, body, &out)
+	var e *api.Error
+	switch {
+	case errors.As(err, &e) && e.Code == api.CodeLeaseLost:
+		out.Results = make([]api.ReceiptResult, len(ms))
+		for i := range out.Results {
+			out.Results[i].Error = e
+		}
+		return out, nil
+	case err != nil:
+		l.judge(ctx, what, p, sent, err, api.CodeDraining, api.CodeUnknownOutcome)
+		return out, err
+	}
+	if what != "ack" {
+		for i, res := range out.Results {
+			if res.Error != nil && res.Error.Code != api.CodeLeaseLost {
+				l.checker.Break(ruleReceipt, "%s of %s: %v", what, ms[i].ID, res.Error)
+			}
+		}
+	}
+	return out, err
+}
+
+// upTo is a random time below d.
+func upTo(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }

@@ -3,7 +3,9 @@ package consume
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +28,11 @@ type keeper struct {
 	m     *Manager
 	every time.Duration       // between two looks
 	seen  map[string]sighting // groups that have no member, by name
+	lags  idleLags
+}
+
+func newKeeper(m *Manager, every time.Duration) *keeper {
+	return &keeper{m: m, every: every, seen: map[string]sighting{}, lags: idleLags{m: m, shown: map[idleTopic]bool{}}}
 }
 
 // sighting is a group without members as it was last seen.
@@ -39,7 +46,7 @@ type sighting struct {
 
 // runKeeper takes its turn as the keeper until ctx ends.
 func (m *Manager) runKeeper(ctx context.Context) {
-	k := &keeper{m: m, every: m.cfg.GroupSweep, seen: map[string]sighting{}}
+	k := newKeeper(m, m.cfg.GroupSweep)
 	if pause(ctx, rand.N(k.every)) != nil { // not all sidecars at once
 		return
 	}
@@ -51,7 +58,8 @@ func (m *Manager) runKeeper(ctx context.Context) {
 		case err == nil && held:
 			err = k.sweep(ctx, time.Now())
 		default:
-			clear(k.seen) // whoever is the keeper counts
+			clear(k.seen) // whoever is the keeper counts, and tells
+			k.lags.update(ctx, nil)
 			m.metrics.groupPartitions.Set(0)
 		}
 		if err == nil && n%10 == 0 {
@@ -101,6 +109,7 @@ func (k *keeper) sweep(ctx context.Context, now time.Time) error {
 		return err
 	}
 	partitions := 0
+	var idle []idleTopic
 	here := map[string]bool{}
 	for len(es) > 0 {
 		name, _, _ := strings.Cut(strings.TrimPrefix(es[0].Key, discovery.PrefixGroups), "/")
@@ -116,8 +125,14 @@ func (k *keeper) sweep(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if !removed {
-			partitions += g.partitions()
+		if removed {
+			continue
+		}
+		partitions += g.partitions()
+		if !g.live && g.config != nil {
+			for _, topic := range slices.Sorted(maps.Keys(g.begun)) {
+				idle = append(idle, idleTopic{name, topic})
+			}
 		}
 	}
 	for name := range k.seen {
@@ -126,6 +141,7 @@ func (k *keeper) sweep(ctx context.Context, now time.Time) error {
 		}
 	}
 	k.m.metrics.groupPartitions.Set(float64(partitions))
+	k.lags.update(ctx, idle)
 	return k.m.setCensus(ctx, partitions)
 }
 

@@ -18,7 +18,7 @@ type sweeper struct {
 }
 
 func newSweeper(h *host) *sweeper {
-	return &sweeper{t: h.lab.t, k: &keeper{m: h.m, every: time.Minute, seen: map[string]sighting{}}, now: time.Now()}
+	return &sweeper{t: h.lab.t, k: newKeeper(h.m, time.Minute), now: time.Now()}
 }
 
 // after sweeps for so long, once a minute if nothing else was set.
@@ -313,5 +313,27 @@ func TestForgetOpsFitTheirCommits(t *testing.T) {
 		if seeks != topics || g.partitions() != topics {
 			t.Errorf("%d topics: %d seeks, %d partitions", topics, seeks, g.partitions())
 		}
+	}
+}
+
+// A group that nobody consumes any more has a lag all the same.
+func TestLagOfIdleGroups(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 2})
+	l.produce("views", 0, 0, 2)
+	a, b := l.host("a", noSweeps), l.host("b", noSweeps)
+	a.idleGroup("g", "views", api.GroupConfig{})
+	l.produce("views", 1, 0, 3)
+	const lag, seconds = "sidestream_consume_idle_lag_messages", "sidestream_consume_idle_lag_seconds"
+	s := newSweeper(b)
+	s.after(time.Minute)
+	if n, age := b.gauge(lag), b.gauge(seconds); n != 3 || age <= 0 || age > 60 {
+		t.Errorf("lag %v, %v s", n, age)
+	}
+	a.pull(PullRequest{Group: "g", Topic: "views"})
+	eventually(t, "a member", func() bool { return len(a.partitions("g", "views")) == 2 })
+	s.after(time.Minute)
+	if n := b.gauge(lag); n != 0 {
+		t.Errorf("a group with a member is told as idle, with a lag of %v", n)
 	}
 }

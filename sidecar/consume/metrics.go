@@ -22,6 +22,8 @@ type metrics struct {
 
 	groupsRemoved   prometheus.Counter
 	groupPartitions prometheus.Gauge
+	idleLag         *prometheus.GaugeVec
+	idleLagSeconds  *prometheus.GaugeVec
 	lagSeconds      *prometheus.GaugeVec
 	unackedSeconds  *prometheus.GaugeVec
 
@@ -46,21 +48,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sidestream_consume_" + name, Help: help}, []string{"group", "topic"})
 	}
 	m := &metrics{
-		delivered:     counter("messages_delivered_total", "Messages handed to applications, redeliveries included.", "group", "topic"),
-		redelivered:   counter("messages_redelivered_total", "Messages handed out with an attempt above 1.", "group", "topic"),
-		acked:         counter("messages_acked_total", "Messages acknowledged for the first time.", "group", "topic"),
-		nacked:        counter("messages_nacked_total", "Receipts refused by the application.", "group", "topic"),
-		expired:       counter("leases_expired_total", "Messages whose lease ran out.", "group", "topic"),
-		returned:      counter("messages_returned_total", "Messages taken back because the answer could not be written.", "group", "topic"),
-		jumped:        counter("offsets_jumped_total", "Offsets passed over because the log no longer has them.", "group", "topic"),
-		lag:           gauge("lag_messages", "Messages not acknowledged of the partitions that this sidecar owns, as far as their leaders told."),
-		lagUnknown:    gauge("lag_unknown_partitions", "Partitions of this sidecar whose lag is not known or old, since their leaders are away: the lag lacks them."),
-		unreadable:    gauge("unreadable_partitions", "Partitions of this sidecar that stand still at records which nobody can read, until somebody seeks past them."),
-		deadLetters:   counter("dead_letters_total", "Messages written to the dead letters, by the reason; batches that nobody can read count as one.", "group", "topic", "reason"),
-		skipped:       counter("messages_skipped_total", "Messages dropped by the group's policy in place of a dead letter, by the reason.", "group", "topic", "reason"),
-		deadFailures:  counter("dead_letter_failures_total", "Attempts to write dead letters that failed and are repeated: their messages wait.", "group", "topic"),
-		redriven:      counter("dead_letters_redriven_total", "Dead letters brought back, or discarded, through this sidecar.", "group", "topic", "how"),
-		groupsRemoved: single("groups_removed_total", "Groups that this sidecar removed because nobody used them."),
+		delivered:      counter("messages_delivered_total", "Messages handed to applications, redeliveries included.", "group", "topic"),
+		redelivered:    counter("messages_redelivered_total", "Messages handed out with an attempt above 1.", "group", "topic"),
+		acked:          counter("messages_acked_total", "Messages acknowledged for the first time.", "group", "topic"),
+		nacked:         counter("messages_nacked_total", "Receipts refused by the application.", "group", "topic"),
+		expired:        counter("leases_expired_total", "Messages whose lease ran out.", "group", "topic"),
+		returned:       counter("messages_returned_total", "Messages taken back because the answer could not be written.", "group", "topic"),
+		jumped:         counter("offsets_jumped_total", "Offsets passed over because the log no longer has them.", "group", "topic"),
+		lag:            gauge("lag_messages", "Messages not acknowledged of the partitions that this sidecar owns, as far as their leaders told."),
+		lagUnknown:     gauge("lag_unknown_partitions", "Partitions of this sidecar whose lag is not known or old, since their leaders are away: the lag lacks them."),
+		unreadable:     gauge("unreadable_partitions", "Partitions of this sidecar that stand still at records which nobody can read, until somebody seeks past them."),
+		deadLetters:    counter("dead_letters_total", "Messages written to the dead letters, by the reason; batches that nobody can read count as one.", "group", "topic", "reason"),
+		skipped:        counter("messages_skipped_total", "Messages dropped by the group's policy in place of a dead letter, by the reason.", "group", "topic", "reason"),
+		deadFailures:   counter("dead_letter_failures_total", "Attempts to write dead letters that failed and are repeated: their messages wait.", "group", "topic"),
+		redriven:       counter("dead_letters_redriven_total", "Dead letters brought back, or discarded, through this sidecar.", "group", "topic", "how"),
+		idleLag:        gauge("idle_lag_messages", "Messages not acknowledged of a group that has no member, as last looked for; told by the one sidecar that looks after groups."),
+		idleLagSeconds: gauge("idle_lag_seconds", "Age, by its own timestamp, of the oldest message not acknowledged of a group that has no member; told with idle_lag_messages."),
+		groupsRemoved:  single("groups_removed_total", "Groups that this sidecar removed because nobody used them."),
 		groupPartitions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sidestream_consume_group_partitions",
 			Help: "Partitions that all groups of the cluster consume, each counted once for every group; told by the one sidecar that counts them, 0 on all others.",
@@ -82,7 +86,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg != nil {
 		reg.MustRegister(m.delivered, m.redelivered, m.acked, m.nacked, m.expired, m.returned, m.jumped, m.lag, m.lagUnknown, m.unreadable,
 			m.deadLetters, m.skipped, m.deadFailures, m.redriven,
-			m.lagSeconds, m.unackedSeconds, m.groupsRemoved, m.groupPartitions,
+			m.lagSeconds, m.unackedSeconds, m.groupsRemoved, m.groupPartitions, m.idleLag, m.idleLagSeconds,
 			m.moves, m.plans, m.membershipsLost, m.suspected, m.checkpoints, m.fetchErrors, m.buffered, m.streams)
 	}
 	return m

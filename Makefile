@@ -49,11 +49,6 @@ bench-broker: ## Measure the broker beside Kafka and bare loops on this disk
 bench-consume: ## Measure pulling through a sidecar beside NATS JetStream
 	cd ops/bench/consume && $(GO) run -mod=mod . -dir $(CURDIR)/.cache/bench-consume $(BENCH)
 
-# Takes some minutes; BENCH=-quick takes one, BENCH='-only 1KiB' one step. A
-# nested module, which is told what the product needs by its go.mod.
-bench-consume: ## Measure pulling through a sidecar beside NATS JetStream
-	cd ops/bench/consume && $(GO) run -mod=mod . -dir $(CURDIR)/.cache/bench-consume $(BENCH)
-
 # Built once from its Go module into a folder that git ignores.
 consul: ## Find a real Consul for the tests, or build it when none is on the PATH
 	@sh ops/consul/build.sh

@@ -28,6 +28,7 @@ type Config struct {
 
 	MaxMessageBytes int `yaml:"max_message_bytes" help:"Bytes of a message (its key, value and headers) above which it is not delivered but treated as one that nobody can read, 1024 to 1073741824; applications get a message in one piece, so it has to fit into their memory and ours."`
 
+	DamageWait         time.Duration `yaml:"damage_wait" help:"Time for which damage that the brokers report, without saying where it ends, is tried again before its end is looked for and it is passed over as the group says, 100ms to 24h; 30s lets another broker take over, or a disk come back."`
 	CreateDeadTopics   bool          `yaml:"create_dead_topics" help:"Make a topic of dead letters that is not there, when its first letter is written; without it, and where the brokers do not allow it, messages wait for the topic."`
 	DeadRetention      time.Duration `yaml:"dead_retention" help:"Retention of a topic of dead letters that this sidecar makes, 0s to 87600h; 336h leaves two weeks to look into it, 0s is the brokers' default."`
 	IdleAfter          time.Duration `yaml:"idle_after" help:"Time without a member after which a group is removed with its settings and positions, 1m to 87600h; 168h (7 days) outlasts a weekly job."`
@@ -63,6 +64,7 @@ func DefaultConfig() Config {
 
 		MaxMessageBytes: 64 << 20,
 
+		DamageWait:         30 * time.Second,
 		CreateDeadTopics:   true,
 		DeadRetention:      14 * 24 * time.Hour,
 		IdleAfter:          7 * 24 * time.Hour,
@@ -90,6 +92,7 @@ func (c Config) Validate() error {
 		{"unproven_max", c.UnprovenMax, time.Second, 168 * time.Hour},
 		{"strict_after", c.StrictAfter, time.Second, time.Minute},
 		{"recheck", c.Recheck, 50 * time.Millisecond, 5 * time.Minute},
+		{"damage_wait", c.DamageWait, 100 * time.Millisecond, 24 * time.Hour},
 		{"dead_retention", c.DeadRetention, 0, 10 * 365 * 24 * time.Hour},
 		{"idle_after", c.IdleAfter, time.Minute, 87600 * time.Hour},
 		{"ephemeral_after", c.EphemeralAfter, time.Second, 168 * time.Hour},

@@ -2,6 +2,7 @@ package consume
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
@@ -21,6 +22,15 @@ type unreadable struct {
 	end    int64 // the log's end; -1: not known
 	kind   string
 	why    string
+
+	since  time.Time // when it was found first
+	probed int64     // below it there is nothing that can be read, where after is not known
+}
+
+// passable says whether it may be passed over: where it ends is known, or it has
+// been waited for long enough to look for that.
+func (u unreadable) passable(now time.Time, wait time.Duration) bool {
+	return u.after > u.offset || u.after < 0 && now.Sub(u.since) >= wait
 }
 
 // tooLarge is the first record over a limit, or nil.
@@ -54,6 +64,10 @@ func (o *owner) corrupt(u unreadable) {
 		return // sought past it meanwhile
 	}
 	o.end = max(o.end, u.end)
+	u.since, u.probed = time.Now(), u.offset+1
+	if was := o.dead.bad; was != nil && was.offset == u.offset {
+		u.since, u.probed = was.since, was.probed
+	}
 	o.dead.bad = &u
 	if u.after > u.offset && policy != unreadableStop {
 		// It is passed over in a moment, and told then.

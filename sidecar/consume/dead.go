@@ -2,6 +2,7 @@ package consume
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -46,12 +47,19 @@ func (o *owner) dueDead(now time.Time) (d diverted, due bool) {
 		o.win.SetMaxAttempts(most) // the group may have changed it
 	}
 	still := o.standsStill()
+	failed := o.dead.why != ""
 	o.mu.Unlock()
 	if wait {
 		return d, false
 	}
 	if d = o.exhausted(now); len(d.messages) == 0 {
 		if !still || unreadablePolicy(o.key.Group, o.key.Topic, c) == unreadableStop {
+			if failed { // acknowledged meanwhile, sought past, or settled otherwise
+				o.mu.Lock()
+				o.dead.failures, o.dead.why = 0, ""
+				o.mu.Unlock()
+				o.s.g.m.outage.works(o.deadPart())
+			}
 			return d, false
 		}
 	}
@@ -69,10 +77,26 @@ func (o *owner) isDiverting() bool {
 	return o.dead.busy
 }
 
-// standsStill says whether the log stands still where it is known how to go on.
-// It needs mu.
+// standsStill says whether the log stands still where it may be passed over. It
+// needs mu.
 func (o *owner) standsStill() bool {
-	return o.unreadable && o.win != nil && o.dead.bad != nil && o.dead.bad.offset == o.win.Next() && o.dead.bad.after > o.dead.bad.offset
+	bad := o.dead.bad
+	return o.unreadable && o.win != nil && bad != nil && bad.offset == o.win.Next() && bad.passable(time.Now(), o.s.g.m.cfg.DamageWait)
+}
+
+// deadPart names the partition's dead letters for the log of outages.
+func (o *owner) deadPart() string { return "dead letters of " + o.key.String() }
+
+// divertBatch is how many messages are diverted at once.
+const divertBatch = 500
+
+// offsets are those of the messages.
+func (d diverted) offsets() []int64 {
+	all := make([]int64, len(d.messages))
+	for i, x := range d.messages {
+		all[i] = x.Offset
+	}
+	return all
 }
 
 // runDivert diverts until nothing is left to be or it fails; d has been listed
@@ -80,7 +104,20 @@ func (o *owner) standsStill() bool {
 func (o *owner) runDivert(ctx context.Context, d diverted) {
 	var err *api.Error
 	for len(d.messages) > 0 && err == nil && ctx.Err() == nil {
-		if err = o.divertMessages(ctx, d); err == nil {
+		if dead := deadOf(o.key.Group, o.s.g.settings()); dead == deadOff || dead == o.key.Topic {
+			d.retain(d.offsets()...) // what fills the window waits until its time comes
+			break
+		}
+		for chunk := range slices.Chunk(d.messages, divertBatch) {
+			part := d
+			part.messages = chunk
+			if err != nil {
+				part.retain(part.offsets()...)
+				continue
+			}
+			err = o.divertMessages(ctx, part)
+		}
+		if err == nil {
 			d = o.exhausted(time.Now())
 		}
 	}
@@ -98,11 +135,11 @@ func (o *owner) runDivert(ctx context.Context, d diverted) {
 		o.dead.retryAt = time.Now().Add(backOff(o.dead.failures, time.Second, 30*time.Second))
 	}
 	o.mu.Unlock()
-	if part := "dead letters of " + o.key.String(); err == nil {
-		m.outage.works(part)
+	if err == nil {
+		m.outage.works(o.deadPart())
 	} else if ctx.Err() == nil {
 		m.metrics.deadFailures.WithLabelValues(o.key.Group, o.key.Topic).Inc()
-		m.outage.fails(part, "write dead letters", err)
+		m.outage.fails(o.deadPart(), "write dead letters", err)
 	}
 	kick(o.poke) // a release may wait for it
 	o.s.wake()   // a waiting pull may answer why, or has something to take
@@ -113,14 +150,7 @@ func (o *owner) runDivert(ctx context.Context, d diverted) {
 func (o *owner) divertMessages(ctx context.Context, d diverted) *api.Error {
 	m := o.s.g.m
 	dead := deadOf(o.key.Group, o.s.g.settings())
-	all := make([]int64, len(d.messages))
-	for i, x := range d.messages {
-		all[i] = x.Offset
-	}
-	if dead == deadOff || dead == o.key.Topic {
-		d.retain(all...) // what fills the window waits until its time comes
-		return nil
-	}
+	all := d.offsets()
 	gone := all
 	var failed *api.Error
 	if dead != deadSkip {
@@ -213,6 +243,11 @@ func (o *owner) passOver(ctx context.Context) *api.Error {
 		after = r.Offset + 1
 	case bad.kind == kindUndecodable && seen.Why != "" && seen.After > bad.offset:
 		r = &kgo.Record{Value: seen.Raw}
+	case bad.kind == kindUndecodable && seen.Why != "" && bad.passable(time.Now(), m.cfg.DamageWait):
+		if after, err = o.endOfDamage(ctx, bad); err != nil {
+			return brokerError("look for the end of what cannot be read", err)
+		}
+		r = &kgo.Record{}
 	default:
 		// It can be read now, or nobody knows where to go on: the reader comes
 		// back to it by itself.
@@ -238,6 +273,24 @@ func (o *owner) passOver(ctx context.Context) *api.Error {
 	o.log.Error("records that cannot be delivered were passed over",
 		zap.String("to", dead), zap.Int64("offset", bad.offset), zap.Int64("until", after), zap.String("why", bad.why))
 	return nil
+}
+
+// mostProbes is how many offsets are looked at in one attempt.
+const mostProbes = 100_000
+
+// endOfDamage finds the first offset behind damage that the brokers can read,
+// one after the other: a good batch between two bad ones must not be missed.
+func (o *owner) endOfDamage(ctx context.Context, bad unreadable) (int64, error) {
+	next, found, err := o.s.g.m.up.NextReadable(ctx, o.key.Topic, o.key.Partition, max(bad.probed, bad.offset+1), mostProbes)
+	o.mu.Lock()
+	if is := o.dead.bad; is != nil && is.offset == bad.offset {
+		is.probed = max(is.probed, next)
+	}
+	o.mu.Unlock()
+	if err == nil && !found {
+		err = apiError(api.CodeCorruptRecord, "nothing from offset %d to %d can be read; looking further", bad.offset, next-1)
+	}
+	return next, err
 }
 
 // goOn moves the partition behind what was passed over, which counts as

@@ -406,3 +406,80 @@ func TestDeadLetterWithBrokersAway(t *testing.T) {
 		t.Fatalf("%+v", ls)
 	}
 }
+
+// Damage that the brokers report without saying where it ends is waited out, and
+// its end is looked for then.
+func TestDamageIsPassedOver(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1})
+	for i := range 5 { // a batch each
+		l.produce("views", 0, i, 1)
+	}
+	l.kafka.ControlKey(kmsg.Fetch.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		l.kafka.KeepControl()
+		req := kreq.(*kmsg.FetchRequest)
+		if len(req.Topics) != 1 || len(req.Topics[0].Partitions) != 1 || req.Topics[0].Topic != "views" && req.Version < 13 {
+			return nil, nil, false
+		}
+		rp := req.Topics[0].Partitions[0]
+		if rp.FetchOffset > 2 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		st, sp := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+		st.Topic, st.TopicID = req.Topics[0].Topic, req.Topics[0].TopicID
+		sp.Partition, sp.ErrorCode, sp.HighWatermark = rp.Partition, kerr.CorruptMessage.Code, -1
+		st.Partitions = append(st.Partitions, sp)
+		resp.Topics = append(resp.Topics, st)
+		return resp, nil, true
+	})
+	a := l.host("a", func(c *Config) { c.DamageWait = 500 * time.Millisecond })
+	d := a.pullSome(PullRequest{Group: "g", Topic: "views"})
+	if d.Messages[0].Offset != 3 {
+		t.Fatalf("%s", offsetsOf(d.Messages))
+	}
+	a.ackAll("g", "views", d)
+	l.kafka.ControlKey(kmsg.Fetch.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) { l.kafka.KeepControl(); return nil, nil, false })
+	eventually(t, "counted", func() bool { return a.counter("sidestream_consume_dead_letters_total") == 1 })
+	end, err := a.up.EndOffsets(t.Context(), "dead.g")
+	if err != nil || end[0]+end[1]+end[2]+end[3] != 1 {
+		t.Fatalf("%v, %v", end, err)
+	}
+}
+
+// max_attempts holds for messages that are out when it is changed, and a message
+// that is acknowledged while its letter cannot be written blocks nothing.
+func TestDeadSettingsOfALiveGroup(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produce("jobs", 0, 0, 2)
+	a := l.host("a", func(c *Config) { c.CreateDeadTopics = false })
+	zero, one := 0, 1
+	if _, err := a.m.Configure(t.Context(), "g", api.GroupConfig{MaxAttempts: &zero}); err != nil {
+		t.Fatal(err)
+	}
+	req := PullRequest{Group: "g", Topic: "jobs", Max: 1}
+	var last *Delivery
+	for range 12 {
+		last = a.pullSome(req)
+		if _, err := a.m.Nack(t.Context(), "g", "jobs", api.Receipts{Receipts: receiptsOf(last)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if last.Messages[0].Attempt < 10 {
+		t.Fatalf("attempt %d", last.Messages[0].Attempt)
+	}
+	if _, err := a.m.Configure(t.Context(), "g", api.GroupConfig{MaxAttempts: &one}); err != nil {
+		t.Fatal(err)
+	}
+	trouble := func() string { return a.m.Status().(Status).Groups[0].Partitions[0].Trouble }
+	eventually(t, "trouble", func() bool { return strings.Contains(trouble(), "dead.g") })
+	if d := a.pull(req); len(d.Messages) > 0 || *d.Reason != api.ReasonDeadLetterBlocked {
+		t.Fatalf("%+v", d)
+	}
+	a.ack("g", "jobs", last.Messages[0].Receipt)
+	if d := a.pullSome(req); d.Messages[0].Offset != 1 {
+		t.Fatalf("%s", offsetsOf(d.Messages))
+	}
+	eventually(t, "nothing blocks", func() bool { return trouble() == "" })
+}

@@ -38,6 +38,7 @@ type Upstream interface {
 	CreateTopic(ctx context.Context, name string, spec api.TopicSpec) (upstream.Topic, error)
 	MaxMessageBytes(ctx context.Context, topic string) (int, bool)
 	Inspect(ctx context.Context, topic string, partition int32, offset int64) (upstream.Inspected, error)
+	NextReadable(ctx context.Context, topic string, partition int32, from int64, most int) (next int64, found bool, err error)
 	Peek(ctx context.Context, topic string, partition int32, offset int64, count, maxBytes int) (rs []*kgo.Record, next, end int64, err error)
 }
 

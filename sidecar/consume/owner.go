@@ -184,6 +184,7 @@ func (o *owner) finish() {
 	o.mu.Unlock()
 	o.s.remove(o)
 	o.s.g.m.outage.works(o.key.String())
+	o.s.g.m.outage.works(o.deadPart())
 	o.s.wake() // its answer may be another now
 	kick(o.s.g.poke)
 }

@@ -282,10 +282,13 @@ func (r *redrive) record(ctx context.Context, x redriveLetter) (rec *kgo.Record,
 		}
 		m = rs[0]
 	}
-	rec = &kgo.Record{
-		Topic: r.target.Name, Key: m.Key, Value: m.Value, Timestamp: time.Now(),
-		Headers: append(slices.Clone(m.Headers), kgo.RecordHeader{Key: headerRedriven, Value: []byte(x.l.id)}),
+	rec = &kgo.Record{Topic: r.target.Name, Key: m.Key, Value: m.Value, Timestamp: time.Now()}
+	for _, h := range m.Headers {
+		if h.Key != headerRedriven { // of its former ways
+			rec.Headers = append(rec.Headers, h)
+		}
 	}
+	rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: headerRedriven, Value: []byte(x.l.id)})
 	n := len(r.target.Partitions)
 	prefer := preferred(m.Key, x.l.partition, n)
 	if r.target.Name == x.l.topic && int(x.l.partition) < n {

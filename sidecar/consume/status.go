@@ -69,6 +69,9 @@ func (g *group) status(now time.Time) GroupStatus {
 	for _, s := range g.all() {
 		for _, o := range s.list() {
 			v := o.view(now)
+			if v.dead != "" {
+				v.trouble = "a dead letter cannot be written: " + v.dead
+			}
 			out.Partitions = append(out.Partitions, PartitionStatus{
 				Topic: o.key.Topic, Partition: o.key.Partition, State: v.state.String(),
 				Generation: v.generation, SeekEpoch: v.epoch, Position: v.position.Low, End: v.end,

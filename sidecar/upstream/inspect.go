@@ -59,6 +59,36 @@ func (u *Upstream) Inspect(ctx context.Context, topic string, partition int32, o
 	return inspect(topic, partition, offset, rp), nil
 }
 
+// NextReadable looks for the first offset, from one on, at which the brokers
+// find nothing corrupt, at so many offsets at most. When it is not found, or an
+// error came, next is where to go on looking. Errors are as of Peek.
+func (u *Upstream) NextReadable(ctx context.Context, topic string, partition int32, from int64, most int) (next int64, found bool, err error) {
+	t, err := u.Topic(ctx, topic)
+	if err != nil {
+		return from, false, err
+	}
+	p, ok := t.Partition(partition)
+	if !ok || p.Leader < 0 {
+		return from, false, unavailable(fmt.Sprintf("partition %d of topic %s has no leader", partition, topic))
+	}
+	for range most {
+		call, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
+		rp, err := u.fetchRaw(call, p, topic, from, 1)
+		cancel()
+		if err != nil {
+			return from, false, u.unreachable(err)
+		}
+		switch err := kerr.ErrorForCode(rp.ErrorCode); {
+		case err == nil:
+			return from, true, nil
+		case !errors.Is(err, kerr.CorruptMessage):
+			return from, false, unavailable(fmt.Sprintf("partition %d of topic %s: %v", partition, topic, err))
+		}
+		from++
+	}
+	return from, false, nil
+}
+
 // inspect is Inspect of an answer. It is pure.
 func inspect(topic string, partition int32, offset int64, rp *kmsg.FetchResponseTopicPartition) Inspected {
 	part, _, corrupt := Decode(topic, partition, offset, rp, kgo.DefaultDecompressor())

@@ -24,6 +24,7 @@ type Config struct {
 	PartitionFetchBytes int           `yaml:"partition_fetch_bytes" help:"Bytes that one fetch asks for of each partition, 4096 to 67108864."`
 	PrefetchCount       int           `yaml:"prefetch_count" help:"Messages of one partition that are held in memory until they are acknowledged, 1 to 100000."`
 	PrefetchBytes       int           `yaml:"prefetch_bytes" help:"Bytes of one partition that are held in memory until they are acknowledged, 4096 to 1073741824; a batch larger than that is still read whole."`
+	FullWait            time.Duration `yaml:"full_wait" help:"Time for which, with order=key, a message that was put off may keep the other keys of its partition waiting because the messages behind it fill the prefetch, 1s to 24h; then it becomes a dead letter."`
 	ProcessBytes        int64         `yaml:"process_bytes" help:"Bytes of all partitions that are held in memory, at least prefetch_bytes; the last quarter is for partitions that hold little, so that slow groups leave room for others. Each broker's answer under way, and one batch of each partition, may come on top."`
 
 	MaxMessageBytes int `yaml:"max_message_bytes" help:"Bytes of a message (its key, value and headers) above which it is not delivered but treated as one that nobody can read, 1024 to 1073741824; applications get a message in one piece, so it has to fit into their memory and ours."`
@@ -60,6 +61,7 @@ func DefaultConfig() Config {
 		PartitionFetchBytes: 1 << 20,
 		PrefetchCount:       2000,
 		PrefetchBytes:       4 << 20,
+		FullWait:            time.Minute,
 		ProcessBytes:        256 << 20,
 
 		MaxMessageBytes: 64 << 20,
@@ -88,6 +90,7 @@ func (c Config) Validate() error {
 		{"max_pull_wait", c.MaxPullWait, 0, time.Hour},
 		{"leave_after", c.LeaveAfter, 100 * time.Millisecond, 24 * time.Hour},
 		{"release_wait", c.ReleaseWait, 0, 5 * time.Minute},
+		{"full_wait", c.FullWait, time.Second, 24 * time.Hour},
 		{"seek_wait", c.SeekWait, 0, time.Minute},
 		{"unproven_max", c.UnprovenMax, time.Second, 168 * time.Hour},
 		{"strict_after", c.StrictAfter, time.Second, time.Minute},

@@ -2,6 +2,7 @@ package consume
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -184,4 +185,38 @@ func TestNackOutlivesItsSidecar(t *testing.T) {
 	restarted.kill()
 	restarted.endSession()
 	check(l.host("b"), 5)
+}
+
+// A message that is put off for long, with so many of its key behind it that
+// nothing can be read for the other keys, becomes a dead letter.
+func TestOneKeyDoesNotStopThePartition(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produceKeys("jobs", strings.Repeat("a", 60))
+	a := l.host("a", func(c *Config) { c.PrefetchCount, c.FullWait = 40, time.Second })
+	a.configure("g", api.GroupConfig{Order: "key"})
+	req := PullRequest{Group: "g", Topic: "jobs", Max: 1, Lease: time.Minute}
+	d := a.pullSome(req)
+	a.nack("g", "jobs", api.Receipts{Receipts: receiptsOf(d), Delay: "1h", Error: "later"})
+	l.produceKeys("jobs", "bb")
+	if d := a.pull(req); len(d.Messages) > 0 {
+		t.Fatalf("put off, and %s comes", offsetsOf(d.Messages))
+	}
+	sum := newTally()
+	req.Max = 20
+	eventually(t, "the rest", func() bool {
+		d := a.pull(req)
+		sum.add(d.Messages)
+		if len(d.Messages) > 0 {
+			a.ackAll("g", "jobs", d)
+		}
+		return sum.distinct() == 61
+	})
+	letters := a.letters("g", "jobs")
+	if len(letters) != 1 || letters[0].Reason != "window_full" || letters[0].Attempts != 1 {
+		t.Fatalf("%+v", letters)
+	}
+	if at := a.position("g", "jobs"); at != 62 {
+		t.Fatalf("position %d", at)
+	}
 }

@@ -229,6 +229,8 @@ func (o *owner) install(p offsets.Position, uuid string, generation uint64) erro
 		MaxMessages: o.s.g.m.cfg.PrefetchCount,
 		MaxBytes:    o.s.g.m.cfg.PrefetchBytes,
 		MaxAttempts: maxAttempts(o.key.Group, o.key.Topic, o.s.g.settings()),
+		// One key must not stop the others for ever.
+		FullPatience: o.s.g.m.cfg.FullWait,
 	})
 	if err != nil {
 		return err

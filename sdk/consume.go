@@ -56,7 +56,8 @@ type ConsumeOptions struct {
 
 // Handler is called for one message at a time, or from several goroutines at
 // once with a Concurrency above 1. nil acknowledges the message; an error gives
-// it back, to be delivered again.
+// it back, to be delivered again. It runs in a goroutine of the client's, where a
+// panic ends the process.
 type Handler func(context.Context, api.Message) error
 
 // BatchHandler is called for one or more messages, of one or more partitions,

@@ -72,7 +72,8 @@ func TestStopAcknowledgesWhatWasHandledAndGivesBackTheRest(t *testing.T) {
 			cancel()
 			return nil
 		})
-		if err != nil || f.low["t"] != 1 || f.called("/nack") != 1 {
+		// The last pull may take one once more, and gives it back.
+		if n := f.called("/nack"); err != nil || f.low["t"] != 1 || f.out["t"] || n < 1 || n > 2 {
 			t.Errorf("acknowledged below %d, %d nacks, %v", f.low["t"], f.called("/nack"), err)
 		}
 	})

@@ -23,6 +23,7 @@ import (
 type fakeGroup struct {
 	order string
 	lease time.Duration
+	skew  time.Duration           // of its clock
 	fault func(verb string) fault // may be nil; called with mu held
 
 	mu         sync.Mutex // guards what follows
@@ -162,7 +163,7 @@ func (f *fakeGroup) RoundTrip(r *http.Request) (*http.Response, error) {
 	case "ack", "nack", "extend":
 		f.receipts(w, r, verb)
 	default: // the group
-		answer(w, 200, api.Group{Group: verb, Config: api.GroupConfig{Order: f.order}})
+		answer(w, 200, api.Group{Group: verb, Config: api.GroupConfig{Order: f.order, Lease: f.lease.String()}})
 	}
 	if wrong == cut {
 		return nil, errors.New("connection reset")
@@ -180,7 +181,7 @@ func (f *fakeGroup) pull(r *http.Request) (api.Pulled, error) {
 		for i, m := range messages {
 			held := f.parts[m.Partition][m.Offset]
 			held.until = time.Now().Add(f.lease)
-			messages[i].LeaseUntil = new(held.until)
+			messages[i].LeaseUntil = new(held.until.Add(f.skew))
 		}
 		return api.Pulled{Messages: messages}, nil
 	}
@@ -248,7 +249,7 @@ func (f *fakeGroup) take(most int) (messages []api.Message) {
 				m.lease, m.until = f.lastLease, now.Add(f.lease)
 				x := m.Message
 				x.Attempt = m.attempt
-				x.LeaseUntil = new(m.until)
+				x.LeaseUntil = new(m.until.Add(f.skew))
 				x.Receipt = f.receipt(m)
 				messages = append(messages, x)
 			}
@@ -283,7 +284,7 @@ func (f *fakeGroup) receipts(w http.ResponseWriter, r *http.Request, verb string
 		case verb == "extend":
 			f.extended++
 			m.until = now.Add(f.lease)
-			result.LeaseUntil = new(m.until)
+			result.LeaseUntil = new(m.until.Add(f.skew))
 		default:
 			m.notBefore = now.Add(delay)
 			back = append(back, m)

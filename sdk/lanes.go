@@ -68,8 +68,9 @@ type lanes struct {
 	order     string
 	held      map[string]*held // by the message's ID
 	lanes     map[laneID]*lane
-	ready     []*lane // may go on, in the order in which they became so; some are not ready any more
-	available int     // messages that wait in ready lanes
+	ready     []*lane       // may go on, in the order in which they became so; some are not ready any more
+	available int           // messages that wait in ready lanes
+	lease     time.Duration // that messages come with, 0: not known
 }
 
 func newLanes() lanes {
@@ -102,7 +103,7 @@ func (l *lanes) add(m api.Message, now time.Time) {
 	switch {
 	case h == nil:
 		h = &held{message: m}
-		h.leaseOf(m, now)
+		l.leaseOf(h, m, now)
 		l.held[m.ID] = h
 		l.enqueue(h)
 		return
@@ -112,16 +113,32 @@ func (l *lanes) add(m api.Message, now time.Time) {
 		h.again, h.recalled = &m, false
 		h.replayed = h.replayed || m.Attempt <= 1
 	}
-	h.leaseOf(m, now)
+	l.leaseOf(h, m, now)
 }
 
-func (h *held) leaseOf(m api.Message, now time.Time) {
+// leaseOf notes the lease that a delivery has.
+func (l *lanes) leaseOf(h *held, m api.Message, now time.Time) {
 	h.lease, h.until = 0, time.Time{}
 	if m.LeaseUntil != nil {
-		h.lease = m.LeaseUntil.Sub(now)
+		h.lease = l.lasts(m.LeaseUntil.Sub(now))
 		h.until = now.Add(h.lease)
 	}
 }
+
+// lasts is how long a lease lasts of which the clocks say that it lasts for d:
+// the sidecar's may be another host's and tell another time.
+func (l *lanes) lasts(d time.Duration) time.Duration {
+	switch {
+	case l.lease > 0 && (d <= 0 || d > l.lease):
+		return l.lease
+	case d <= 0:
+		return unknownLease
+	}
+	return d
+}
+
+// unknownLease is taken for one whose length is not known.
+const unknownLease = 5 * time.Second
 
 // receipts are those whose leases are worth extending.
 func (h *held) receipts() []string {

@@ -81,7 +81,7 @@ func (k *consumer) extend(ctx context.Context, held map[string]*held) error {
 		switch {
 		case h == nil:
 		case r.Error == nil && slices.Contains(h.receipts(), r.Receipt):
-			h.extended(r, now)
+			k.lanes.extended(h, r, now)
 		case r.Error == nil: // it has come again meanwhile
 		case settledBy(r.Error):
 			for _, d := range k.lanes.lose(h, r.Receipt) {
@@ -98,11 +98,9 @@ func (k *consumer) extend(ctx context.Context, held map[string]*held) error {
 }
 
 // extended notes the new end of a lease.
-func (h *held) extended(r api.ReceiptResult, now time.Time) {
+func (l *lanes) extended(h *held, r api.ReceiptResult, now time.Time) {
 	if r.LeaseUntil != nil {
-		h.lease = r.LeaseUntil.Sub(now)
-		h.until = now.Add(h.lease)
-		return
+		h.lease = l.lasts(r.LeaseUntil.Sub(now))
 	}
 	h.until = now.Add(h.lease)
 }

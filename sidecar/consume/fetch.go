@@ -239,6 +239,12 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 		}
 		return false
 	}
+	whole := 0
+	for i := range resp.Topics {
+		for j := range resp.Topics[i].Partitions {
+			whole += len(resp.Topics[i].Partitions[j].RecordBatches)
+		}
+	}
 	came := false
 	for i := range resp.Topics {
 		t := &resp.Topics[i]
@@ -249,11 +255,23 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 		for j := range t.Partitions {
 			rp := &t.Partitions[j]
 			for _, w := range byPlace[place{name, rp.Partition}] {
+				w.c.shared = 0
+				if uncompressed(rp.RecordBatches) {
+					w.c.shared = whole
+				}
 				came = r.deliver(w, rp) || came
 			}
 		}
 	}
 	return came
+}
+
+// uncompressed says whether records of an answer lie in it as they are: others
+// are decompressed into memory of their own. All batches are taken to be as the
+// first.
+func uncompressed(batches []byte) bool {
+	const codecAt = 22 // the low bits of the attributes (Kafka protocol guide, RecordBatch)
+	return len(batches) > codecAt && batches[codecAt]&7 == 0
 }
 
 // deliver hands one partition of an answer to its owner.

@@ -55,6 +55,7 @@ type owner struct {
 	epoch      uint64 // seek epoch of the window
 	win        *window.Window[*kgo.Record]
 	cur        *cursor
+	pins       pins   // answers that the window's messages keep in memory
 	started    bool   // a fetch has answered since the window began
 	end        int64  // the brokers' end offset as of the last fetch, -1 unknown
 	why        string // why it cannot be read or taken, "" when it can
@@ -324,6 +325,9 @@ func (o *owner) accept(offset int64, part kgo.FetchPartition, next int64) {
 	before := o.win.Bytes()
 	err := o.win.Add(f)
 	held := o.win.Bytes() - before
+	if o.cur != nil && len(part.Records) > 0 {
+		o.pins.add(offset, next, max(o.cur.shared, held), time.Now())
+	}
 	first := !o.started
 	o.started = true
 	// What may be read is the last stable offset; brokers that know no
@@ -453,6 +457,7 @@ func (o *owner) tick(now time.Time) view {
 	reorder := false
 	if o.win != nil {
 		expired = o.win.Expire(now)
+		o.pins.release(o.win, now)
 		reorder = o.state == stateOwned && o.win.Order() != order
 	}
 	v := o.look(now, false)

@@ -77,6 +77,7 @@ type cursor struct {
 	retryAt  time.Time
 	stuckAt  int64   // the offset that retryAt is about while the cursor is placed
 	fetched  bool    // a fetch has answered since it was added
+	shared   int     // bytes of the answer that the records delivered next keep in memory, if it is shared with others
 	growth   float64 // bytes in memory for each byte fetched, as last seen; 0: not known
 }
 

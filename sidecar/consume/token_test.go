@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,5 +124,41 @@ func TestAttemptTokenIsChecked(t *testing.T) {
 		if _, err := a.m.Pull(t.Context(), req); !isCode(err, api.CodeBadRequest) {
 			t.Errorf("%+v: %v", req, err)
 		}
+	}
+}
+
+// A token names a pull of several topics as well. What was out before a seek is
+// not given again after it.
+func TestAttemptTokenOfSeveralTopics(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs.a": 2, "jobs.b": 1})
+	for p := range int32(2) {
+		l.produce("jobs.a", p, 0, 2)
+	}
+	l.produce("jobs.b", 0, 0, 2)
+	a := l.host("a")
+	req := PullRequest{Group: "g", Topic: "jobs.*", Max: 6, Lease: time.Minute}
+	eventually(t, "all three partitions have something", func() bool {
+		d := a.pull(req)
+		d.Return()
+		return len(d.Messages) == 6
+	})
+	req.AttemptToken = "one"
+	first, again := a.pullSome(req), a.pullSome(req)
+	receipts := receiptsOf(first)
+	slices.Sort(receipts)
+	for _, m := range again.Messages {
+		if _, ok := slices.BinarySearch(receipts, m.Receipt); !ok {
+			t.Errorf("%s was not in the first answer under that receipt", m.ID)
+		}
+	}
+	if len(first.Messages) != 6 || len(again.Messages) != 6 {
+		t.Fatalf("%d, then %d messages", len(first.Messages), len(again.Messages))
+	}
+	if _, err := a.m.Seek(t.Context(), "g", "jobs.b", api.SeekRequest{To: "earliest"}); err != nil {
+		t.Fatal(err)
+	}
+	if d := a.pullSome(req); len(d.Messages) != 2 || d.Messages[0].Topic != "jobs.b" {
+		t.Fatalf("after a seek: %+v", d.Messages)
 	}
 }

@@ -132,6 +132,20 @@ func (m *model) giveBack(lane int, from int64) (offs []int64) {
 	return offs
 }
 
+// fallBack finds the hand-out edge anew when messages came back that were never
+// begun.
+func (m *model) fallBack(returned int) {
+	if returned == 0 {
+		return
+	}
+	m.edge = m.restore
+	for _, o := range m.unacked() {
+		if m.tries[o] > 0 {
+			m.edge = max(m.edge, o+1)
+		}
+	}
+}
+
 // expire returns what is out under leases that are over.
 func (m *model) expire(now time.Time) (offs []int64) {
 	for _, o := range m.out() {
@@ -379,7 +393,7 @@ func againstTheModel(t *rapid.T, m *model) {
 	}
 	for range rapid.IntRange(1, 80).Draw(t, "steps") {
 		switch rapid.SampledFrom([]string{
-			"fetch", "fetch", "take", "take", "take", "ack", "ack", "ack", "ackall", "nack", "nack", "extend", "wait", "expire", "return", "again",
+			"fetch", "fetch", "take", "take", "take", "ack", "ack", "ack", "ackall", "nack", "nack", "decline", "extend", "wait", "expire", "return", "again",
 			"divert", "divert", "skip", "restart",
 		}).Draw(t, "do") {
 		case "fetch":
@@ -431,6 +445,36 @@ func againstTheModel(t *rapid.T, m *model) {
 			if !slices.Equal(errs, want) || !slices.Equal(back, returned) {
 				t.Fatalf("nack of %v under %d: %v, %v; want %v, %v", offs, no, back, errs, returned, want)
 			}
+		case "decline":
+			no, o := what()
+			offs := []int64{o, offset()}[:rapid.IntRange(1, 2).Draw(t, "declined")]
+			var want []error
+			lowest := map[int]int64{}
+			for _, o := range offs {
+				err := m.wantLeased(no, o)
+				if want = append(want, err); err == nil {
+					if at, ok := lowest[m.lane[o]]; !ok || o < at {
+						lowest[m.lane[o]] = o
+					}
+				}
+			}
+			var returned []int64
+			for lane, from := range lowest {
+				blocks := m.blocks[lane]
+				returned = append(returned, m.giveBack(lane, from)...)
+				m.blocks[lane] = blocks
+			}
+			slices.Sort(returned)
+			back, errs := w.Decline(no, offs)
+			if !slices.Equal(errs, want) || !slices.Equal(back, returned) {
+				t.Fatalf("%v under %d are declined: %v, %v; want %v, %v", offs, no, back, errs, returned, want)
+			}
+			for _, o := range returned {
+				if slices.Contains(offs, o) {
+					m.tries[o]--
+				}
+			}
+			m.fallBack(len(returned))
 		case "extend":
 			no, o := what()
 			want := m.wantLeased(no, o)
@@ -460,14 +504,7 @@ func againstTheModel(t *rapid.T, m *model) {
 					want = append(want, o)
 				}
 			}
-			if len(want) > 0 {
-				m.edge = m.restore
-				for _, o := range m.unacked() {
-					if m.tries[o] > 0 {
-						m.edge = max(m.edge, o+1)
-					}
-				}
-			}
+			m.fallBack(len(want))
 			if back := w.Return(no); !slices.Equal(back, want) {
 				t.Fatalf("returned %v, want %v", back, want)
 			}

@@ -124,6 +124,7 @@ func TestStoreAwayOverHTTP(t *testing.T) {
 		into[api.Published](t, r.do("POST", "/topics/one", "x"), 200)
 	}
 	into[api.Group](t, r.do("PUT", "/groups/strict", `{"exclusive":"strict"}`), 200)
+	into[api.Group](t, r.do("PUT", "/groups/g", `{"max_attempts":0}`), 200) // it is pulled again and again
 	pull := func(group string) api.Pulled {
 		return into[api.Pulled](t, r.do("POST", "/groups/"+group+"/topics/one/pull?max=1&wait=5s", ""), 200)
 	}

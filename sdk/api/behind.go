@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -63,6 +64,7 @@ func (m *Message) size() int {
 func (p *Pulled) DecodeBehind(b []byte) error {
 	d := scanner{in: b, sizes: []int{}}
 	var q Pulled
+	d.expected = bytes.IndexByte(b, '\n') / messageJSON
 	if !d.pulled(&q) {
 		if err := d.slowly(&q); err != nil {
 			return err
@@ -93,6 +95,9 @@ func (p *Pulled) DecodeBehind(b []byte) error {
 	*p = q
 	return nil
 }
+
+// messageJSON is about the least that a message takes in JSON without its value.
+const messageJSON = 160
 
 var errBehind = errors.New("api: the values behind the answer do not have the sizes that it tells")
 

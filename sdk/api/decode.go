@@ -91,8 +91,9 @@ type scanner struct {
 	at    int
 	whole string // what is read, for strings that may be part of it; "": each is a copy
 
-	scratch []byte
-	sizes   []int // of the values that follow, by message: -1 for none; nil: none follow
+	expected int // messages, where that can be told
+	scratch  []byte
+	sizes    []int // of the values that follow, by message: -1 for none; nil: none follow
 
 	topic string     // of the message before: mostly the same
 	lease *time.Time // and the end of its lease
@@ -387,7 +388,7 @@ func (d *scanner) pulled(p *Pulled) bool {
 	return d.object(func(name []byte) bool {
 		switch string(name) {
 		case "messages":
-			p.Messages = []Message{}
+			p.Messages = make([]Message, 0, max(0, d.expected))
 			return d.list(func() bool {
 				p.Messages = append(p.Messages, Message{})
 				if d.sizes != nil {

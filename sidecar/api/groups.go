@@ -151,7 +151,9 @@ func (s *Server) pull(c *call) error {
 	if d.Messages == nil {
 		d.Messages = []api.Message{}
 	}
-	return c.answerPulled(d.Pulled)
+	err = c.answerPulled(d.Pulled)
+	d.Recycle()
+	return err
 }
 
 // Headers of a raw pull.

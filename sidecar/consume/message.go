@@ -3,6 +3,7 @@ package consume
 import (
 	"encoding/base64"
 	"strconv"
+	"sync"
 	"unicode/utf8"
 	"unsafe"
 
@@ -37,6 +38,28 @@ func MessageOf(r *kgo.Record) api.Message {
 type showing struct {
 	texts []texts
 	bytes arena
+}
+
+// slices of messages that were answered, for later answers: they are the largest
+// piece of memory of a pull.
+var answered sync.Pool
+
+// spare is an empty slice for so many messages.
+func spare(messages int) []api.Message {
+	if s, ok := answered.Get().(*[]api.Message); ok && cap(*s) >= messages {
+		return *s
+	}
+	return make([]api.Message, 0, messages)
+}
+
+// Recycle lets the memory of the messages serve later answers. They must not be
+// used any more.
+func (d *Delivery) Recycle() {
+	clear(d.Messages)
+	if s := d.Messages[:0]; cap(s) > 0 {
+		answered.Put(&s)
+	}
+	d.Messages = nil
 }
 
 // texts has room for what a message points to.

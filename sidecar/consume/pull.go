@@ -326,7 +326,7 @@ func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullReque
 	redelivered := map[string]int{}
 	var show showing
 	show.expect(req.Max-left, len(all[0].o.key.Topic))
-	d.Messages = slices.Grow(d.Messages, req.Max-left)
+	d.Messages = spare(req.Max - left)
 	var until *time.Time // of most messages
 	for _, h := range all {
 		topic := h.o.key.Topic

@@ -210,14 +210,14 @@ func (l *Load) settle(ctx context.Context, p *Process, base string, ms []api.Mes
 	rest := slices.Delete(slices.Clone(ms), one, one+1)
 	switch rng.IntN(40) {
 	case 0: // one fails
-		l.post(ctx, p, base, "nack", ms[one:one+1], fmt.Sprintf("%dms", rng.IntN(300)))
+		_, _ = l.post(ctx, p, base, "nack", ms[one:one+1], fmt.Sprintf("%dms", rng.IntN(300)))
 		l.ack(ctx, p, base, rest)
 	case 1: // out of order
 		rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 		l.ack(ctx, p, base, rest)
 		l.ack(ctx, p, base, ms[one:one+1])
 	case 2: // needs longer
-		l.post(ctx, p, base, "extend", ms, "")
+		_, _ = l.post(ctx, p, base, "extend", ms, "")
 		l.ack(ctx, p, base, ms)
 	case 3: // dies at it
 		if rng.IntN(4) == 0 {

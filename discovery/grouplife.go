@@ -36,9 +36,12 @@ type HistoryMove struct {
 // counted. It is counted rather than told from two clocks, of which one may be
 // wrong by days.
 type Idle struct {
-	Since   time.Time `json:"since"`             // for people
-	Seconds int64     `json:"seconds"`           // counted so far
-	Removed bool      `json:"removed,omitempty"` // the group is; only its seeks are left
+	Since   time.Time `json:"since"`   // for people
+	Seconds int64     `json:"seconds"` // counted so far
+	// Config is the version of the settings that the group has meanwhile: whoever
+	// changes them still wants it.
+	Config  uint64 `json:"config,omitempty"`
+	Removed bool   `json:"removed,omitempty"` // the group is; only its seeks are left
 	// Ephemeral says of a group that was removed that it was so.
 	Ephemeral bool   `json:"ephemeral,omitempty"`
 	Writer    string `json:"writer"`

@@ -38,6 +38,7 @@ func newKeeper(m *Manager, every time.Duration) *keeper {
 // sighting is a group without members as it was last seen.
 type sighting struct {
 	created uint64        // of its idle key: another one is another time
+	since   time.Time     // as it says
 	version uint64        // of the idle key
 	stored  time.Duration // what that key says
 	counted time.Duration // since then, by our own clock
@@ -157,19 +158,28 @@ func (k *keeper) look(ctx context.Context, g groupKeys, now time.Time) (removed 
 		}
 		return false, notConflict(err)
 	}
-	if g.idle == nil {
-		delete(k.seen, g.name)
-		return false, notConflict(k.write(ctx, g, discovery.Idle{Since: now.UTC().Truncate(time.Second)}, 0))
+	var idle discovery.Idle
+	version := uint64(0)
+	if g.idle != nil {
+		if idle, err = discovery.Decode[discovery.Idle](*g.idle); err != nil {
+			return false, nil // of a later version
+		}
+		version = g.idle.Version
 	}
-	idle, err := discovery.Decode[discovery.Idle](*g.idle)
-	if err != nil {
-		return false, nil // of a later version
+	if g.idle == nil || g.config != nil && g.config.Version != idle.Config {
+		// Left just now, or made or changed by somebody who still wants it.
+		delete(k.seen, g.name)
+		idle = discovery.Idle{Since: now.UTC().Truncate(time.Second)}
+		if g.config != nil {
+			idle.Config = g.config.Version
+		}
+		return false, notConflict(k.write(ctx, g, idle, version))
 	}
 	s, known := k.seen[g.name]
 	stored := time.Duration(idle.Seconds) * time.Second
 	switch {
-	case !known || s.created != g.idle.Created:
-		s = sighting{created: g.idle.Created}
+	case !known || s.created != g.idle.Created || !s.since.Equal(idle.Since):
+		s = sighting{created: g.idle.Created, since: idle.Since}
 	default:
 		s.counted += min(now.Sub(s.at), 4*k.every)
 		if s.version != g.idle.Version {

@@ -337,3 +337,64 @@ func TestLagOfIdleGroups(t *testing.T) {
 		t.Errorf("a group with a member is told as idle, with a lag of %v", n)
 	}
 }
+
+// A topic that a pattern matches and that goes beyond the ceiling is left out,
+// and the others are consumed.
+func TestCeilingOfAPattern(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"orders.a": 2, "orders.b": 3})
+	a := l.host("a", noSweeps, func(c *Config) { c.MaxGroupPartitions = 4 })
+	l.produce("orders.a", 0, 0, 1)
+	l.produce("orders.b", 0, 0, 1)
+	req := PullRequest{Group: "g", Topic: "orders.*"}
+	d := a.pullSome(req)
+	topic := d.Messages[0].Topic
+	for range 3 {
+		for _, m := range a.pull(PullRequest{Group: "g", Topic: "orders.*", Wait: 200 * time.Millisecond}).Messages {
+			if m.Topic != topic {
+				t.Errorf("%s is consumed beyond the ceiling", m.Topic)
+			}
+		}
+	}
+	if n, _, err := a.m.readCensus(t.Context()); err != nil || n > 4 {
+		t.Errorf("%d are counted %v", n, err)
+	}
+}
+
+// Somebody who makes a group anew, or changes its settings, still wants it.
+func TestSettingsBeginTheIdleTimeAnew(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1})
+	a := l.host("a", noSweeps, func(c *Config) { c.IdleAfter = time.Hour })
+	set := func() {
+		t.Helper()
+		// Two writes, as the same settings again are no change.
+		for _, lease := range []string{"17s", "18s"} {
+			if _, err := a.m.Configure(t.Context(), "g", api.GroupConfig{Lease: lease}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	here := func() bool { return slices.Equal(a.groups(), []string{"g"}) }
+	s := newSweeper(a)
+	set()
+	s.after(50 * time.Minute)
+	set()
+	s.after(50 * time.Minute)
+	if !here() {
+		t.Fatal("removed after its settings were changed")
+	}
+	if err := a.m.DeleteGroup(t.Context(), "g"); err != nil {
+		t.Fatal(err)
+	}
+	s.after(5 * time.Hour)
+	set()
+	s.after(50 * time.Minute)
+	if !here() {
+		t.Fatal("made anew and removed for the time before")
+	}
+	s.after(20 * time.Minute)
+	if here() {
+		t.Fatal("not removed")
+	}
+}

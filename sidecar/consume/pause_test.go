@@ -110,3 +110,68 @@ func TestPauseAndResume(t *testing.T) {
 		t.Fatalf("acknowledged during the pause and delivered again: %s", offsetsOf(d.Messages))
 	}
 }
+
+// A stream stands still while its group is paused, and goes on by itself.
+func TestPauseOfAStream(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1})
+	h := l.host("a")
+	l.produce("views", 0, 0, 1)
+	st := h.stream(StreamRequest{Group: "g", Topic: "views", Window: 10})
+	defer st.Close(1 << 62)
+	b := nextSome(t, st)
+	if _, err := h.m.Pause(t.Context(), "g", ""); err != nil {
+		t.Fatal(err)
+	}
+	h.ack("g", "views", receiptsIn(b)...)
+	l.produce("views", 0, 1, 1)
+	nothing(t, st, api.ReasonPaused)
+	if _, err := h.m.Resume(t.Context(), "g", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := offsetsOf(nextSome(t, st).Messages); got != "[1]" {
+		t.Errorf("after the resume %s", got)
+	}
+}
+
+// Of several topics the ones that are not paused go on; only when all are is
+// that the reason.
+func TestPauseOfOneTopicOfSeveral(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"orders.eu": 1, "orders.us": 1})
+	h := l.host("a")
+	req := PullRequest{Group: "g", Topic: "orders.*"}
+	h.pull(req)
+	eventually(t, "both owned", func() bool {
+		return len(h.partitions("g", "orders.eu")) == 1 && len(h.partitions("g", "orders.us")) == 1
+	})
+	if _, err := h.m.Pause(t.Context(), "g", "orders.us"); err != nil {
+		t.Fatal(err)
+	}
+	l.produce("orders.eu", 0, 0, 2)
+	l.produce("orders.us", 0, 0, 2)
+	for n := 0; n < 2; {
+		d := h.pullSome(req)
+		for _, m := range d.Messages {
+			if m.Topic != "orders.eu" {
+				t.Fatalf("delivered %s of a paused topic", m.ID)
+			}
+		}
+		n += len(d.Messages)
+		if r, err := h.m.Ack(t.Context(), "g", "orders.*", api.Receipts{Receipts: receiptsOf(d)}); err != nil || r.Failed > 0 {
+			t.Fatalf("%+v %v", r, err)
+		}
+	}
+	if _, err := h.m.Pause(t.Context(), "g", "orders.eu"); err != nil {
+		t.Fatal(err)
+	}
+	if d := h.pull(req); len(d.Messages) > 0 || *d.Reason != api.ReasonPaused {
+		t.Errorf("%+v", d)
+	}
+	if _, err := h.m.Resume(t.Context(), "g", ""); err != nil {
+		t.Fatal(err)
+	}
+	if d := h.pullSome(req); d.Messages[0].Topic != "orders.us" {
+		t.Errorf("%+v", d)
+	}
+}

@@ -2,6 +2,7 @@ package consume
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -218,5 +219,40 @@ func TestOneKeyDoesNotStopThePartition(t *testing.T) {
 	}
 	if at := a.position("g", "jobs"); at != 62 {
 		t.Fatalf("position %d", at)
+	}
+}
+
+// A pull that does not want to wait gets what is being read although a message
+// of another key is put off.
+func TestReadingOnBehindAMessagePutOff(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produceKeys("jobs", "a")
+	a := l.host("a", func(c *Config) { c.PrefetchCount, c.PartitionFetchBytes = 8, 4<<10 })
+	a.configure("g", api.GroupConfig{Order: "key"})
+	req := PullRequest{Group: "g", Topic: "jobs", Max: 2, Lease: time.Minute}
+	d := a.pullSome(req)
+	a.nack("g", "jobs", api.Receipts{Receipts: receiptsOf(d), Delay: "1h"})
+	const more = 60
+	for i := range more {
+		r := &kgo.Record{Topic: "jobs", Key: fmt.Append(nil, i), Value: make([]byte, 2<<10)}
+		for j := range r.Value {
+			r.Value[j] = byte(rand.Int()) // which no codec shortens
+		}
+		if err := l.prod.ProduceSync(t.Context(), r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := newTally()
+	first := a.pullSome(req)
+	sum.add(first.Messages)
+	a.ackAll("g", "jobs", first)
+	for sum.distinct() < more {
+		d := a.pull(req)
+		if len(d.Messages) == 0 {
+			t.Fatalf("%v after %d of %d", *d.Reason, sum.distinct(), more)
+		}
+		sum.add(d.Messages)
+		a.ackAll("g", "jobs", d)
 	}
 }

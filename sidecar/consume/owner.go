@@ -417,6 +417,7 @@ type view struct {
 	unreadable bool   // the trouble is of the log itself
 	dead       string // why dead letters cannot be written, "" when they can
 	behind     bool   // the brokers have more than was fetched
+	open       bool   // more may be fetched, and need not wait for what is out
 }
 
 func (o *owner) view(now time.Time) view {
@@ -439,6 +440,7 @@ func (o *owner) look(now time.Time, position bool) view {
 		v.why = window.DeadBlocked // also while it is tried again
 	}
 	v.behind = o.end > o.win.Next()
+	v.open = o.win.Order() != window.OrderPartition && !o.win.Full()
 	if position {
 		v.position = o.win.Position()
 	}

@@ -109,6 +109,9 @@ func (s *share) census(now time.Time, a *discovery.Assignment) census {
 		case v.behind && v.why == window.AtEnd, v.why == window.Ready:
 			t.behind++
 		}
+		if v.open && v.behind && v.trouble == "" && v.why != window.AtEnd && v.why != window.Ready {
+			t.behind++ // what comes need not wait for what is held up
+		}
 	}
 	return t
 }

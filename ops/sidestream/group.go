@@ -17,9 +17,9 @@ import (
 )
 
 func newGroup() *cobra.Command {
-	return parent("group", "List, describe, seek, pause and delete consumer groups",
-		"List, describe, seek, pause and delete consumer groups, through a sidecar.",
-		newGroupList(), newGroupDescribe(), newGroupSeek(), newGroupPause(), newGroupResume(), newGroupDead(), newGroupRedrive(), newGroupDelete())
+	return parent("group", "List, describe, configure, seek, pause and delete consumer groups",
+		"List, describe, configure, seek, pause and delete consumer groups, through a sidecar.",
+		newGroupList(), newGroupDescribe(), newGroupConfigure(), newGroupSeek(), newGroupPause(), newGroupResume(), newGroupDead(), newGroupRedrive(), newGroupDelete())
 }
 
 func newGroupList() *cobra.Command {
@@ -115,16 +115,7 @@ func topicsOf(g api.Group) []string {
 }
 
 func printGroup(w io.Writer, v groupView) error {
-	attempts := "no limit"
-	if v.Config.MaxAttempts != nil && *v.Config.MaxAttempts > 0 {
-		attempts = fmt.Sprint(*v.Config.MaxAttempts)
-	}
-	ephemeral := ""
-	if v.Config.Ephemeral != nil && *v.Config.Ephemeral {
-		ephemeral = ", ephemeral"
-	}
-	if _, err := fmt.Fprintf(w, "group %s: order %s, lease %s, attempts %s, exclusive %s, from %s%s\n\n",
-		v.Group.Group, v.Config.Order, v.Config.Lease, attempts, v.Config.Exclusive, v.Config.From, ephemeral); err != nil {
+	if _, err := fmt.Fprintf(w, "%s\n\n", groupSettings(v.Group)); err != nil {
 		return err
 	}
 	if line := pauseOf(v.Group); line != "" {

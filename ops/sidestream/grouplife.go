@@ -68,3 +68,63 @@ func say(w io.Writer, line string) error {
 	_, err := fmt.Fprintln(w, line)
 	return err
 }
+
+func newGroupConfigure() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "configure GROUP",
+		Short: "Make a group, or change its settings while it consumes or not",
+		Long: `Make a group, or change its settings while it consumes or not. What is left out
+stays as it is, in a new group as the default. --from matters only for topics
+that the group has not begun to consume.`,
+		Example: "  sidestream group configure billing --order key --max-attempts 5\n  sidestream group configure dashboard-7 --ephemeral --from latest",
+		Args:    arguments("GROUP"),
+	}
+	address := sidecarFlag(cmd)
+	var c api.GroupConfig
+	f := cmd.Flags()
+	f.StringVar(&c.Order, "order", "", "what waits for what within a partition: partition, key or none")
+	f.StringVar(&c.Lease, "lease", "", "time to acknowledge where a pull names none, such as 30s")
+	attempts := f.Int("max-attempts", 0, "hand-outs after which a message is a dead letter; 0: no limit")
+	f.StringVar(&c.Exclusive, "exclusive", "", "available goes on without Consul, strict stops")
+	f.StringVar(&c.From, "from", "", "where it starts: earliest, latest or a time (RFC 3339)")
+	f.StringVar(&c.Dead, "dead", "", "topic of its dead letters, skip or off")
+	f.StringVar(&c.Unreadable, "unreadable", "", "records that nobody can read: dead, skip or stop")
+	ephemeral := f.Bool("ephemeral", false, "remove the group soon after its last member left; --ephemeral=false takes it back")
+	valuesOf(cmd, "order", "partition", "key", "none")
+	valuesOf(cmd, "exclusive", "available", "strict")
+	valuesOf(cmd, "from", "earliest", "latest")
+	valuesOf(cmd, "unreadable", "dead", "skip", "stop")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.Changed("max-attempts") {
+			c.MaxAttempts = attempts
+		}
+		if f.Changed("ephemeral") {
+			c.Ephemeral = ephemeral
+		}
+		s, err := client(cmd, *address)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		g, err := s.ConfigureGroup(cmd.Context(), args[0], c)
+		if err != nil {
+			return err
+		}
+		return say(cmd.OutOrStdout(), groupSettings(g))
+	}
+	return cmd
+}
+
+// groupSettings are a group's settings in one line for people.
+func groupSettings(g api.Group) string {
+	attempts := "no limit"
+	if g.Config.MaxAttempts != nil && *g.Config.MaxAttempts > 0 {
+		attempts = fmt.Sprint(*g.Config.MaxAttempts)
+	}
+	line := fmt.Sprintf("group %s: order %s, lease %s, attempts %s, dead letters %s, exclusive %s, from %s",
+		g.Group, g.Config.Order, g.Config.Lease, attempts, g.Config.Dead, g.Config.Exclusive, g.Config.From)
+	if g.Config.Ephemeral != nil && *g.Config.Ephemeral {
+		line += ", ephemeral"
+	}
+	return line
+}

@@ -32,6 +32,12 @@ func TestPauseDescribeResume(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}
 	}
+	if out := sh(other, "group", "configure", "g", "--ephemeral", "--lease", "45s"); !strings.HasPrefix(out, "group g: order partition, lease 45s, attempts 10, ") || !strings.HasSuffix(out, ", ephemeral\n") {
+		t.Errorf("%q", out)
+	}
+	if out := sh(at, "group", "configure", "g", "--ephemeral=false", "--max-attempts", "0"); !strings.Contains(out, "lease 45s, attempts no limit, ") || strings.Contains(out, "ephemeral") {
+		t.Errorf("%q", out)
+	}
 	if out := sh(at, "group", "resume", "g"); out != "group g is not paused\n" {
 		t.Errorf("%q", out)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"sidestream/sdk/api"
 )
@@ -243,6 +244,11 @@ func TestReadingOnBehindAMessagePutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	l.kafka.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		l.kafka.KeepControl()
+		time.Sleep(20 * time.Millisecond) // a slow network
+		return nil, nil, false
+	})
 	sum := newTally()
 	first := a.pullSome(req)
 	sum.add(first.Messages)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -36,6 +37,7 @@ type Config struct {
 	AutoCreateTopics       bool          `yaml:"auto_create_topics" help:"Create an unknown topic when a client asks for its metadata and allows it; false by default, because a typing error would make a topic."`
 	AutoCreatePartitions   int32         `yaml:"auto_create_partitions" help:"Partitions of a topic created that way, 1 to 10000; 4 by default."`
 	RetentionCheckInterval time.Duration `yaml:"retention_check_interval" help:"How often logs are checked against retention.ms, retention.bytes and segment age, have their recovery points moved, and are looked at for compaction, at least 1s; 1m by default."`
+	ProducerIDExpiration   time.Duration `yaml:"producer_id_expiration" help:"How long the sequence numbers of an idempotent producer that sends nothing are remembered, 1s to 596h; 24h by default as in Kafka (producer.id.expiration.ms); a retry that comes later is not known for one."`
 	CompactMemory          int64         `yaml:"compact_memory" help:"Bytes for the map of keys of the compaction that runs, one log at a time, some 40 bytes a key, at least 64 KiB; 32 MiB by default; a log with more keys takes several passes."`
 	CompactBytesPerSecond  int64         `yaml:"compact_bytes_per_second" help:"Bytes that compaction reads a second at most, 0 for no limit; 32 MiB by default, so that it leaves the disk to clients."`
 	ScrubInterval          time.Duration `yaml:"scrub_interval" help:"Pause between two rounds in which all logs are read and their checksums are checked, so that a disk's silent damage is found; 168h by default, 0 for never, else at least 1s."`
@@ -95,6 +97,7 @@ func DefaultConfig() Config {
 		RequestTimeout:         30 * time.Second,
 		AutoCreatePartitions:   4,
 		RetentionCheckInterval: time.Minute,
+		ProducerIDExpiration:   24 * time.Hour,
 		CompactMemory:          32 << 20,
 		CompactBytesPerSecond:  32 << 20,
 		ScrubInterval:          7 * 24 * time.Hour,
@@ -148,6 +151,9 @@ func (c Config) Validate() error {
 	}
 	if c.ScrubInterval != 0 && c.ScrubInterval < time.Second {
 		return fmt.Errorf("scrub_interval: got %q: use a duration of at least 1s such as 168h, or 0 for never", c.ScrubInterval)
+	}
+	if d := c.ProducerIDExpiration; d < time.Second || d.Milliseconds() > math.MaxInt32 { // Kafka's is an INT of ms
+		return fmt.Errorf("producer_id_expiration: got %q: use a duration from 1s to 596h such as 24h", d)
 	}
 	for _, r := range []struct {
 		key      string

@@ -60,7 +60,7 @@ func (h *holding) set(change func()) {
 // open opens the log of a folder that has its description. The turn is held.
 func (b *Broker) openLog(h *holding, clean bool) error {
 	d, dir := h.describe()
-	cfg, _, err := commitlog.ConfigFromTopic(d.Configs)
+	cfg, _, err := b.logConfig(d.Configs)
 	if err != nil {
 		return err
 	}

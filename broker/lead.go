@@ -20,7 +20,7 @@ var ErrOldEpoch = errors.New("leader epoch is older than the one the partition w
 // nothing, a higher epoch or other configs are taken over, a lower epoch is ErrOldEpoch. The epoch is on disk before the
 // first batch is stamped with it.
 func (b *Broker) Lead(l Lead) error {
-	want, cfg, policy, err := l.check()
+	want, cfg, policy, err := b.checkLead(l)
 	if err != nil {
 		return fmt.Errorf("leading %s-%d: %w", l.Topic, l.Partition, err)
 	}
@@ -49,8 +49,8 @@ func (b *Broker) Lead(l Lead) error {
 	return nil
 }
 
-// check turns the request into what is kept of it.
-func (l Lead) check() (description, commitlog.Config, commitlog.FlushPolicy, error) {
+// checkLead turns the request into what is kept of it.
+func (b *Broker) checkLead(l Lead) (description, commitlog.Config, commitlog.FlushPolicy, error) {
 	d := description{ID: l.ID, Topic: l.Topic, Partition: l.Partition, Count: l.Count, Epoch: l.Epoch, Configs: maps.Clone(l.Configs)}
 	if err := checkTopicName(l.Topic); err != nil {
 		return d, commitlog.Config{}, commitlog.FlushPolicy{}, err
@@ -61,7 +61,7 @@ func (l Lead) check() (description, commitlog.Config, commitlog.FlushPolicy, err
 	case l.Partition < 0 || l.Epoch < 0:
 		return d, commitlog.Config{}, commitlog.FlushPolicy{}, fmt.Errorf("partition %d, epoch %d: both must be 0 or more", l.Partition, l.Epoch)
 	}
-	cfg, policy, err := commitlog.ConfigFromTopic(l.Configs)
+	cfg, policy, err := b.logConfig(l.Configs)
 	return d, cfg, policy, err
 }
 

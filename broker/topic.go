@@ -109,6 +109,13 @@ func (b *Broker) TopicConfigs(t *cluster.TopicView) []kafka.ConfigEntry {
 	return out
 }
 
+// logConfig is how a log of a topic with those configs is kept here.
+func (b *Broker) logConfig(configs map[string]string) (commitlog.Config, commitlog.FlushPolicy, error) {
+	cfg, policy, err := commitlog.ConfigFromTopic(configs)
+	cfg.ProducerExpiration = b.cfg.ProducerIDExpiration
+	return cfg, policy, err
+}
+
 // BrokerConfigs lists this broker's settings under the names that Kafka's tools look for.
 func (b *Broker) BrokerConfigs() []kafka.ConfigEntry {
 	host, port := b.Advertised()
@@ -131,6 +138,7 @@ func (b *Broker) BrokerConfigs() []kafka.ConfigEntry {
 		set("max.connections.per.ip", kindInt, number(int64(c.MaxConnectionsPerIP))),
 		{Name: "message.max.bytes", Kind: kindInt, Value: number(int64(d.MaxBatchBytes))},
 		set("num.partitions", kindInt, number(int64(c.AutoCreatePartitions))),
+		set("producer.id.expiration.ms", kindInt, number(c.ProducerIDExpiration.Milliseconds())),
 		set("socket.request.max.bytes", kindInt, number(c.MaxRequestBytes)),
 	}
 }

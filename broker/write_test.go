@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -8,6 +9,8 @@ import (
 
 	"sidestream/broker/disk"
 	"sidestream/broker/kafka"
+	"sidestream/broker/record"
+	"sidestream/broker/record/recordtest"
 )
 
 // gated has the writes to logs wait while it is locked, and take as long as it says.
@@ -115,6 +118,50 @@ func TestOrderOfAppendsAtOnceAndQueued(t *testing.T) {
 	for i, ch := range answers {
 		if a := <-ch; a.Err != nil || a.Base != int64(i) {
 			t.Fatalf("append %d: %+v", i, a)
+		}
+	}
+}
+
+// What a producer sent last is forgotten when it has been silent for as long as the broker's setting says, and not
+// before: then its next batch is taken whatever its number.
+func TestProducerIDsExpireAsConfigured(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.DataDir, cfg.ProducerIDExpiration = "/data", time.Hour
+	b, err := Open(cfg, nowhere{}, Options{FS: disk.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(t.Context())
+	if err := b.Lead(Lead{Topic: "t", ID: UUID{1}, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := b.Partition("t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(sequence int32) error {
+		batch := recordtest.Batch(recordtest.Spec{Producer: true, ID: 7, Sequence: sequence})
+		h, err := record.Check(batch, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		p.Append(kafka.Append{Batch: batch, Header: h, Acks: 1, Done: func(a kafka.Appended) { done <- a.Err }})
+		return <-done
+	}
+	if err := send(0); err != nil {
+		t.Fatal(err)
+	}
+	log := p.(*partition).log
+	for _, c := range []struct {
+		silent time.Duration
+		want   error
+	}{{59 * time.Minute, kafka.ErrOutOfOrder}, {61 * time.Minute, nil}} {
+		if _, err := log.Retain(time.Now().Add(c.silent)); err != nil {
+			t.Fatal(err)
+		}
+		if err := send(9); !errors.Is(err, c.want) {
+			t.Errorf("after %s: %v, want %v", c.silent, err, c.want)
 		}
 	}
 }

@@ -265,7 +265,11 @@ func (d dumper) print(v batchView) error {
 	return nil
 }
 
+// timeText shows a timestamp; a batch of which compaction has removed all records has none.
 func timeText(millis int64) string {
+	if millis < 0 {
+		return "none"
+	}
 	return time.UnixMilli(millis).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 

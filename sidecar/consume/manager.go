@@ -73,6 +73,8 @@ type PullRequest struct {
 	Ack, Nack    []string      // receipts to settle first
 	AttemptToken string        // "" or what the application repeats when the answer did not arrive: it then gets the same messages
 	Alive        func() bool   // whether the application is still there; nil: yes
+
+	stream *Stream // that the pull is of, if any
 }
 
 // Delivery is the answer to a pull.

@@ -359,6 +359,9 @@ func (o *owner) accept(offset int64, part kgo.FetchPartition, next int64) {
 	if ready || first {
 		o.s.wake()
 	}
+	if held > 0 {
+		o.s.g.m.lent.arrived(o)
+	}
 }
 
 // outOfRange implements sink.

@@ -239,6 +239,7 @@ func (m *Manager) fill(ctx context.Context, g *group, sub *subscription, req Pul
 		select {
 		case <-w.woken:
 			by, w = w.by, nil
+		case <-req.stream.news():
 		case <-timer.C:
 		case <-ctx.Done():
 		case <-m.drained:
@@ -290,6 +291,9 @@ func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullReque
 				continue // a partition's messages stand together
 			}
 			h := o.handOut(time.Now(), most, room, lease)
+			if len(h.messages) == 0 {
+				h = req.stream.more(o, most, room)
+			}
 			if len(h.messages) == 0 {
 				continue
 			}
@@ -406,6 +410,11 @@ func takeFairly(topics []*share, left, bytes *int, hungry int, take func(s *shar
 
 // handOut takes what the partition has ready.
 func (o *owner) handOut(now time.Time, most, bytes int, lease time.Duration) handed {
+	return o.hand(now, func() []window.Handout[*kgo.Record] { return o.win.Take(now, most, bytes, lease) })
+}
+
+// hand hands out what take gives, unless nothing may be handed out.
+func (o *owner) hand(now time.Time, take func() []window.Handout[*kgo.Record]) handed {
 	if o.s.g.isPaused(o.key.Topic) {
 		return handed{}
 	}
@@ -415,7 +424,7 @@ func (o *owner) handOut(now time.Time, most, bytes int, lease time.Duration) han
 		return handed{}
 	}
 	h := handed{o: o, generation: o.generation, epoch: o.epoch}
-	h.messages = o.win.Take(now, most, bytes, lease)
+	h.messages = take()
 	if len(h.messages) == 0 {
 		o.mu.Unlock()
 		return h

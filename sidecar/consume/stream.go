@@ -7,7 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"sidestream/sdk/api"
+	"sidestream/sidecar/consume/window"
 )
 
 // StreamRequest asks for a stream.
@@ -48,9 +51,9 @@ type loan struct {
 	loanKey
 	lease   time.Duration
 	until   time.Time
-	first   uint64  // number of its first message on the stream
-	offsets []int64 // of its messages, in the order of their numbers
-	held    int     // how many of them the application holds, as of its last sign of life
+	numbers []uint64 // of its messages on the stream
+	offsets []int64  // of the same
+	held    int      // how many of them the application holds, as of its last sign of life
 }
 
 // loanKey is one lease of one life of a window.
@@ -77,6 +80,9 @@ func (m *Manager) OpenStream(ctx context.Context, r StreamRequest) (*Stream, err
 	st := &Stream{
 		m: m, window: r.Window, auto: r.AutoAck, poke: make(chan struct{}, 1),
 		req: PullRequest{Group: r.Group, Topic: r.Topic, Lease: r.Lease, From: r.From, Alive: r.Alive},
+	}
+	if !st.auto { // what acknowledges itself comes batch after batch
+		st.req.stream = st
 	}
 	d, err := st.pull(ctx, st.window, 0)
 	if err != nil {
@@ -158,6 +164,8 @@ func (st *Stream) batch(d *Delivery) StreamBatch {
 // lend remembers what a pull brought.
 func (st *Stream) lend(d *Delivery) {
 	var news []*loan
+	st.mu.Lock()
+	var l *loan
 	for i := range d.Messages {
 		msg := &d.Messages[i]
 		st.last++
@@ -165,28 +173,60 @@ func (st *Stream) lend(d *Delivery) {
 		if err != nil {
 			continue // not of ours: it has just been written
 		}
-		var l *loan
-		if n := len(news); n > 0 && news[n-1].is(msg.Topic, r) {
-			l = news[n-1]
-		} else {
-			o := st.m.ownerOf(st.req.Group, msg.Topic, r.partition)
-			if o == nil {
+		is := func(l *loan) bool { return l.is(msg.Topic, r) }
+		if l == nil || !is(l) {
+			if at := slices.IndexFunc(st.loans, is); at >= 0 {
+				l = st.loans[at]
+			} else if o := st.m.ownerOf(st.req.Group, msg.Topic, r.partition); o != nil {
+				l = &loan{loanKey: loanKey{o, r.generation, r.seekEpoch, r.lease}}
+				if msg.LeaseUntil != nil {
+					l.until = *msg.LeaseUntil
+					l.lease = time.Until(l.until)
+				}
+				st.loans, news = append(st.loans, l), append(news, l)
+			} else {
+				l = nil
 				continue // it moved in this moment
 			}
-			l = &loan{loanKey: loanKey{o, r.generation, r.seekEpoch, r.lease}, first: st.last}
-			if msg.LeaseUntil != nil {
-				l.until = *msg.LeaseUntil
-				l.lease = time.Until(l.until)
-			}
-			news = append(news, l)
 		}
-		l.offsets = append(l.offsets, msg.Offset)
+		l.numbers, l.offsets = append(l.numbers, st.last), append(l.offsets, msg.Offset)
 		l.held++
 	}
-	st.mu.Lock()
-	st.loans = append(st.loans, news...)
 	st.mu.Unlock()
 	st.m.lent.add(st, news)
+}
+
+// more hands out what comes behind that which the stream has out of a
+// partition. The stream may be nil.
+func (st *Stream) more(o *owner, most, bytes int) handed {
+	if st == nil {
+		return handed{}
+	}
+	var l *loan
+	st.mu.Lock()
+	if at := slices.IndexFunc(st.loans, func(l *loan) bool { return l.o == o }); at >= 0 {
+		l = st.loans[at]
+	}
+	st.mu.Unlock()
+	if l == nil {
+		return handed{}
+	}
+	now := time.Now()
+	return o.hand(now, func() []window.Handout[*kgo.Record] {
+		if !l.current() {
+			return nil
+		}
+		return o.win.More(now, l.no, most, bytes, l.lease/4)
+	})
+}
+
+// news tells that there may be more of what the stream has out already, which no
+// other pull may have. The stream may be nil.
+func (st *Stream) news() <-chan struct{} {
+	if st == nil {
+		return nil
+	}
+	return st.poke
 }
 
 // is says whether a receipt is of the lease.
@@ -272,7 +312,7 @@ func (st *Stream) Left(ctx context.Context, number uint64) error {
 	}
 	st.mu.Lock()
 	var left []*loan
-	for len(st.loans) > 0 && st.loans[0].first <= number {
+	for len(st.loans) > 0 && st.loans[0].numbers[0] <= number {
 		left = append(left, st.loans[0])
 		st.loans = st.loans[1:]
 	}
@@ -304,11 +344,7 @@ func (st *Stream) Close(reached uint64) {
 	st.m.metrics.streams.Dec()
 	st.m.lent.remove(loans)
 	for _, l := range loans {
-		if end := l.first + uint64(len(l.offsets)); end > reached+1 {
-			at := 0
-			if reached >= l.first {
-				at = int(reached - l.first + 1)
-			}
+		if at := slices.IndexFunc(l.numbers, func(n uint64) bool { return n > reached }); at >= 0 {
 			l.o.takeBackFrom(l, l.offsets[at])
 		}
 	}
@@ -320,6 +356,9 @@ func (o *owner) takeBackFrom(l *loan, offset int64) {
 	var back []int64
 	if l.current() {
 		back = o.win.ReturnFrom(l.no, offset)
+		if o.win.Out(l.no) == 0 {
+			o.out.back(l.no)
+		}
 	}
 	o.mu.Unlock()
 	if len(back) == 0 {
@@ -336,15 +375,16 @@ type lendings struct {
 
 	mu sync.Mutex // guards by
 	by map[loanKey]*Stream
+	of map[*owner]*Stream // the last that was lent something of a partition
 }
 
-func newLendings() *lendings { return &lendings{by: map[loanKey]*Stream{}} }
+func newLendings() *lendings { return &lendings{by: map[loanKey]*Stream{}, of: map[*owner]*Stream{}} }
 
 func (ls *lendings) add(st *Stream, loans []*loan) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range loans {
-		ls.by[l.loanKey] = st
+		ls.by[l.loanKey], ls.of[l.o] = st, st
 	}
 	ls.any.Store(int64(len(ls.by)))
 }
@@ -356,9 +396,25 @@ func (ls *lendings) remove(loans []*loan) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range loans {
+		if st := ls.by[l.loanKey]; ls.of[l.o] == st {
+			delete(ls.of, l.o)
+		}
 		delete(ls.by, l.loanKey)
 	}
 	ls.any.Store(int64(len(ls.by)))
+}
+
+// arrived says that a partition has more messages.
+func (ls *lendings) arrived(o *owner) {
+	if ls.any.Load() == 0 {
+		return
+	}
+	ls.mu.Lock()
+	st := ls.of[o]
+	ls.mu.Unlock()
+	if st != nil {
+		kick(st.poke)
+	}
 }
 
 // settled says that receipts of a partition have been acknowledged, nacked or

@@ -53,3 +53,65 @@ func TestReturnOfTheRest(t *testing.T) {
 		t.Fatalf("then %+v", again)
 	}
 }
+
+// TestMoreUnderOneLease: what follows under a lease comes in order, goes back
+// with what is before it, and does not make the lease last.
+func TestMoreUnderOneLease(t *testing.T) {
+	w, err := New[int64](offsets.Position{Topic: "T"}, Config{MaxMessages: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(from, to int64) {
+		f := Fetched[int64]{Next: to}
+		for o := from; o < to; o++ {
+			f.Records = append(f.Records, Record[int64]{Offset: o, Size: 7, Ref: o})
+		}
+		if err := w.Add(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offs := func(hs []Handout[int64]) (offs []int64) {
+		for _, h := range hs {
+			offs = append(offs, h.Offset)
+		}
+		return offs
+	}
+	want := func(what string, got []Handout[int64], want ...int64) {
+		t.Helper()
+		if !slices.Equal(offs(got), want) {
+			t.Fatalf("%s: %v, want %v", what, offs(got), want)
+		}
+	}
+	add(0, 5)
+	first := w.Take(t0, 2, 0, lease30)
+	no := first[0].LeaseNo
+	want("others get", w.Take(t0, 9, 0, lease30))
+	want("more", w.More(t0, no, 2, 0, 0), 2, 3)
+	if _, err := w.Ack(no, 1); err != nil {
+		t.Fatal(err)
+	}
+	want("more after an ack in the middle", w.More(t0, no, 9, 0, 0), 4)
+	want("more than there is", w.More(t0, no, 9, 0, 0))
+	add(5, 8)
+	want("under another lease", w.More(t0, no+1, 9, 0, 0))
+	want("with little left of the lease", w.More(t0.Add(lease30/2+1), no, 9, 0, lease30/2))
+	want("by bytes", w.More(t0, no, 9, 14, 0), 5, 6)
+	if n := w.Out(no); n != 6 {
+		t.Fatalf("%d are out, want 0 and 2 to 6", n)
+	}
+	back, _ := w.Nack(t0, no, []int64{3}, 0, "")
+	if !slices.Equal(back, []int64{3, 4, 5, 6}) {
+		t.Fatalf("a nack of 3 returns %v", back)
+	}
+	want("after a nack nothing follows before it", w.More(t0, no, 1, 0, 0), 3)
+	again := w.More(t0, no, 9, 0, 0)
+	if len(again) == 0 || again[0].Offset != 4 || again[0].Attempt != 2 || slices.Contains(offs(again), 7) {
+		t.Fatalf("what came back is repeated as %+v", again)
+	}
+	if back := w.Expire(t0.Add(lease30)); len(back) != w.Waiting()-1 || back[0] != 0 {
+		t.Fatalf("the end of the lease returns %v", back)
+	}
+	if w.More(t0.Add(lease30), no, 9, 0, 0) != nil {
+		t.Fatal("more under a lease that is over")
+	}
+}

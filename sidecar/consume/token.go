@@ -196,15 +196,23 @@ func (m *Manager) pullAgain(ctx context.Context, req PullRequest, last []batch) 
 	if m.isDraining() || len(last) == 0 || slices.ContainsFunc(last, func(b batch) bool { return !b.held() }) {
 		return nil, nil
 	}
+	g := last[0].o.s.g
+	unproven, hold := g.proof()
+	if hold {
+		return nil, nil
+	}
 	lease := req.Lease
 	if lease == 0 {
-		lease = last[0].o.s.g.lease()
+		lease = g.lease()
 	}
 	d := &Delivery{Return: func() {
 		for _, b := range last {
 			b.takeBack()
 		}
 	}}
+	if unproven {
+		d.Ownership = discovery.Unproven.String()
+	}
 	for _, b := range last {
 		hs, ok := b.again(time.Now(), lease)
 		if !ok {
@@ -246,8 +254,11 @@ func (b batch) present() bool {
 		o.sess.Ownership() != discovery.Lost
 }
 
-// held says whether all of the batch is still out under its lease.
+// held says whether all of the batch is still out under its lease, and may be.
 func (b batch) held() bool {
+	if b.o.s.g.isPaused(b.o.key.Topic) {
+		return false
+	}
 	b.o.mu.Lock()
 	defer b.o.mu.Unlock()
 	return b.present() && b.o.win.Holds(b.receipt.lease, b.offsets)

@@ -162,3 +162,20 @@ func TestAttemptTokenOfSeveralTopics(t *testing.T) {
 		t.Fatalf("after a seek: %+v", d.Messages)
 	}
 }
+
+// What must not be handed out is not repeated either.
+func TestAttemptTokenOfAPausedGroup(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produce("jobs", 0, 0, 1)
+	a := l.host("a")
+	req := PullRequest{Group: "g", Topic: "jobs", Lease: time.Minute, AttemptToken: "one"}
+	first := a.pullSome(req)
+	if _, err := a.m.Pause(t.Context(), "g", ""); err != nil {
+		t.Fatal(err)
+	}
+	if d := a.pull(req); len(d.Messages) > 0 || *d.Reason != api.ReasonPaused {
+		t.Fatalf("while paused: %s %v", offsetsOf(d.Messages), d.Reason)
+	}
+	a.ackAll("g", "jobs", first)
+}

@@ -322,6 +322,14 @@ func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullReque
 		}
 	} else {
 		err = takeFairly(topics, &left, &bytes, hungry, take)
+		if req.stream != nil && err == nil {
+			// What only this stream may have is not among what is ready.
+			for _, s := range topics {
+				if err = take(s, left, bytes, true); err != nil {
+					break
+				}
+			}
+		}
 	}
 	if len(all) == 0 {
 		return false, err // what could be settled is given

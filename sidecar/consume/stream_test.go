@@ -206,3 +206,35 @@ func TestStreamThatAcknowledgesItself(t *testing.T) {
 		t.Fatalf("what never left comes as %s, attempt %d", offsetsOf(d.Messages), d.Messages[0].Attempt)
 	}
 }
+
+func TestStreamOfSeveralTopics(t *testing.T) {
+	l := newLab(t, map[string]int32{"orders.eu": 1, "orders.us": 1, "other": 1})
+	h := l.host("a")
+	st := h.stream(StreamRequest{Group: "g", Topic: "orders.*", Window: 4})
+	defer st.Close(1 << 62)
+	seen := map[string]int{}
+	var receipts []string
+	for round := range 3 {
+		for _, topic := range []string{"orders.eu", "orders.us", "other"} {
+			l.produce(topic, 0, round, 1)
+		}
+		for len(receipts) < 2 {
+			b := nextSome(t, st)
+			for _, m := range b.Messages {
+				seen[m.ID]++
+			}
+			receipts = append(receipts, receiptsIn(b)...)
+		}
+		if round == 0 {
+			receipts = receipts[:0] // these stay out
+			continue
+		}
+		if r := h.ack("g", "orders.*", receipts...); r.Failed > 0 {
+			t.Fatalf("%+v", r)
+		}
+		receipts = receipts[:0]
+	}
+	if len(seen) != 6 || seen["orders.eu/0/2"] != 1 || seen["orders.us/0/2"] != 1 {
+		t.Fatalf("seen %v", seen)
+	}
+}

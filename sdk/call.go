@@ -41,7 +41,13 @@ func pathOf(elements ...string) string {
 }
 
 func (r *request) jsonBody(v any) error {
-	body, err := json.Marshal(v)
+	var body []byte
+	var err error
+	if p, ok := v.(api.PullBody); ok { // hundreds of receipts
+		body, err = p.AppendJSON(nil)
+	} else {
+		body, err = json.Marshal(v)
+	}
 	if err != nil {
 		return fmt.Errorf("encoding the request: %w", err)
 	}

@@ -99,6 +99,9 @@ func TestCodecKnowsEveryField(t *testing.T) {
 	sameJSON(t, filled[ReceiptResponse](), ReceiptResponse.AppendJSON, (*ReceiptResponse).DecodeJSON)
 	sameJSON(t, ReceiptResponse{Results: []ReceiptResult{}}, ReceiptResponse.AppendJSON, (*ReceiptResponse).DecodeJSON)
 
+	for _, body := range []PullBody{filled[PullBody](), {}, {Ack: []string{"a\"", "b"}}, {Nack: []string{"c"}}} {
+		sameJSON(t, body, PullBody.AppendJSON, func(p *PullBody, b []byte) error { return json.Unmarshal(b, p) })
+	}
 	decodesPlainly(t, filled[Receipts](), (*Receipts).DecodeJSON) // or leaves it to encoding/json
 	decodesPlainly(t, filled[PullBody](), (*PullBody).DecodeJSON)
 	list := []string{"a", "b"}

@@ -69,6 +69,32 @@ func (r ReceiptResponse) AppendJSON(b []byte) (_ []byte, err error) {
 	return append(b, ']', '}'), nil
 }
 
+// AppendJSON appends the body as JSON.
+func (p PullBody) AppendJSON(b []byte) ([]byte, error) {
+	b = append(b, '{')
+	if len(p.Ack) > 0 {
+		b = appendTexts(append(b, `"ack":`...), p.Ack)
+	}
+	if len(p.Nack) > 0 {
+		if len(p.Ack) > 0 {
+			b = append(b, ',')
+		}
+		b = appendTexts(append(b, `"nack":`...), p.Nack)
+	}
+	return append(b, '}'), nil
+}
+
+func appendTexts(b []byte, texts []string) []byte {
+	b = append(b, '[')
+	for i, s := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, s)
+	}
+	return append(b, ']')
+}
+
 // around encodes a value with an empty list, and returns what follows the
 // beginning of the list.
 func around(v any, list string) ([]byte, error) {

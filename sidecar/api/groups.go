@@ -90,7 +90,7 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 	if err := c.json(&body, true); err != nil {
 		return r, false, err
 	}
-	r.Ack, r.Nack = body.Ack, body.Nack
+	r.Ack, r.Nack, r.Brief = body.Ack, body.Nack, c.acceptsBehind()
 	return r, raw, nil
 }
 

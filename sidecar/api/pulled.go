@@ -6,9 +6,13 @@ import (
 	"sidestream/sdk/api"
 )
 
+func (c *call) acceptsBehind() bool {
+	return string(c.Request.Header.Peek("Accept")) == api.ContentTypeBehind
+}
+
 // answerPulled answers a pull in the form that the client accepts.
 func (c *call) answerPulled(p api.Pulled) error {
-	if string(c.Request.Header.Peek("Accept")) != api.ContentTypeBehind {
+	if !c.acceptsBehind() {
 		return c.answer(fasthttp.StatusOK, p)
 	}
 	c.SetContentType(api.ContentTypeBehind)

@@ -71,6 +71,7 @@ type PullRequest struct {
 	From         string        // "" or where the group begins: earliest, latest, RFC 3339; must not contradict the group
 	AutoAck      bool          // count as acknowledged when handed out; no receipts
 	Ack, Nack    []string      // receipts to settle first
+	Brief        bool          // of receipts that were simply settled the answer need not name the message
 	AttemptToken string        // "" or what the application repeats when the answer did not arrive: it then gets the same messages
 	Alive        func() bool   // whether the application is still there; nil: yes
 

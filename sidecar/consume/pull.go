@@ -46,7 +46,7 @@ func (m *Manager) Pull(ctx context.Context, req PullRequest) (*Delivery, error) 
 	d := &Delivery{Return: func() {}}
 	d.Messages = []api.Message{}
 	if len(req.Ack)+len(req.Nack) > 0 {
-		acks, err := m.settleBoth(ctx, g, c, req.Ack, req.Nack)
+		acks, err := m.settleBoth(ctx, g, c, req)
 		if err != nil {
 			return nil, err
 		}

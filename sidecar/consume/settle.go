@@ -16,13 +16,13 @@ func (m *Manager) settleAll(ctx context.Context, group, topics string, r api.Rec
 	if len(r.Receipts) == 0 {
 		return api.ReceiptResponse{}, badRequest(`receipts is empty: send {"receipts":["…"]} with the receipts of pulled messages`)
 	}
-	return settle(m.lookup(group), group, c, r.Receipts, f), nil
+	return settle(m.lookup(group), group, c, r.Receipts, false, f), nil
 }
 
 // settleBoth settles the receipts in the body of a pull.
-func (m *Manager) settleBoth(ctx context.Context, g *group, c choice, acks, nacks []string) (api.ReceiptResponse, error) {
-	a := settle(g, g.name, c, acks, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
-	n := settle(g, g.name, c, nacks, func(o *owner, rs []receipt) []outcome { return o.nack(ctx, rs, refusal{}) })
+func (m *Manager) settleBoth(ctx context.Context, g *group, c choice, req PullRequest) (api.ReceiptResponse, error) {
+	a := settle(g, g.name, c, req.Ack, req.Brief, func(o *owner, rs []receipt) []outcome { return o.ack(ctx, rs) })
+	n := settle(g, g.name, c, req.Nack, req.Brief, func(o *owner, rs []receipt) []outcome { return o.nack(ctx, rs, refusal{}) })
 	return api.ReceiptResponse{OK: a.OK + n.OK, Failed: a.Failed + n.Failed, Results: append(a.Results, n.Results...)}, nil
 }
 
@@ -36,13 +36,13 @@ type bundle struct {
 
 // settle hands receipts to the owners of their partitions, all of a partition
 // at once and the partitions beside each other: each costs a synced write. g is
-// nil when this sidecar is not in the group.
-func settle(g *group, group string, c choice, texts []string, f func(*owner, []receipt) []outcome) api.ReceiptResponse {
+// nil when this sidecar is not in the group. Brief, what was simply settled is
+// not named.
+func settle(g *group, group string, c choice, texts []string, brief bool, f func(*owner, []receipt) []outcome) api.ReceiptResponse {
 	resp := api.ReceiptResponse{Results: make([]api.ReceiptResult, len(texts))}
 	var bundles []*bundle
 	var last *bundle
 	open := opener{g: g, group: group, choice: c}
-	ids := make(arena, 0, 32*len(texts))
 	for i, text := range texts {
 		resp.Results[i].Receipt = text
 		topic, r, err := open.open(text)
@@ -50,12 +50,14 @@ func settle(g *group, group string, c choice, texts []string, f func(*owner, []r
 			resp.Results[i].Error = badRequest("%v", err)
 			continue
 		}
-		resp.Results[i].ID = ids.id(topic, r.partition, r.offset)
 		if last == nil || last.partition != r.partition || last.topic != topic {
 			at := slices.IndexFunc(bundles, func(b *bundle) bool { return b.partition == r.partition && b.topic == topic })
 			if at < 0 {
 				at = len(bundles)
 				bundles = append(bundles, &bundle{topic: topic, partition: r.partition})
+				if at == 0 { // mostly all are of one partition
+					bundles[0].receipts, bundles[0].at = make([]receipt, 0, len(texts)), make([]int, 0, len(texts))
+				}
 			}
 			last = bundles[at]
 		}
@@ -93,8 +95,16 @@ func settle(g *group, group string, c choice, texts []string, f func(*owner, []r
 		}
 		wg.Wait()
 	}
-	for _, res := range resp.Results {
-		if res.Error == nil {
+	var ids arena
+	for _, b := range bundles {
+		for j, i := range b.at {
+			if res := &resp.Results[i]; !brief || res.Error != nil || res.Provisional {
+				res.ID = ids.id(b.topic, b.partition, b.receipts[j].offset)
+			}
+		}
+	}
+	for i := range resp.Results {
+		if resp.Results[i].Error == nil {
 			resp.OK++
 		} else {
 			resp.Failed++

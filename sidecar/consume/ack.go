@@ -142,7 +142,7 @@ func (o *owner) ack(ctx context.Context, rs []receipt) []outcome {
 	}
 	p, generation, cur := o.win.Position(), o.generation, o.cur
 	freed := o.win.Bytes() - before
-	o.marked = p.Low
+	o.marked, o.kept = p.Low, o.win.Leases()
 	o.mu.Unlock()
 
 	m := o.s.g.m
@@ -267,7 +267,7 @@ func (o *owner) nack(ctx context.Context, rs []receipt, say refusal) []outcome {
 	var p offsets.Position
 	generation := o.generation
 	if good > 0 {
-		p = o.win.Position()
+		p, o.kept = o.win.Position(), o.win.Leases()
 	}
 	o.mu.Unlock()
 	if good == 0 {

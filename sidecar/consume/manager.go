@@ -115,6 +115,7 @@ type Manager struct {
 	wg         sync.WaitGroup
 	takes      chan struct{} // one for each partition that is being taken
 	unlocks    chan struct{} // one for each that is being let go: takes wait for brokers, these must not
+	keeping    chan struct{} // one while hand-outs are being written to disk
 	lookTopics chan struct{} // wakes the look at topics
 	counting   chan struct{} // one for whoever adds to the census
 	judgePoke  chan struct{} // wakes the judges' watch: judges has begun or ended
@@ -152,6 +153,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		log: log, metrics: met, autoCreate: deps.AutoCreate, reader: r, outage: newOutage(log), lent: newLendings(), topics: newCatalogue(),
 		takes:      make(chan struct{}, cfg.Parallel),
 		tokens:     newTokens(),
+		keeping:    make(chan struct{}, 1),
 		unlocks:    make(chan struct{}, cfg.Parallel),
 		lookTopics: make(chan struct{}, 1),
 		judgePoke:  make(chan struct{}, 1),
@@ -279,6 +281,7 @@ func (m *Manager) tick(ctx context.Context) {
 					m.divertDue(ctx, s, now)
 				}
 			}
+			m.keepHandOuts(ctx)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/offsets"
 )
 
 // produceKeys writes a message for each letter to partition 0: its key, or none
@@ -260,5 +261,29 @@ func TestReadingOnBehindAMessagePutOff(t *testing.T) {
 		}
 		sum.add(d.Messages)
 		a.ackAll("g", "jobs", d)
+	}
+}
+
+// A message that takes its host down counts an attempt each time, also when
+// nothing of it reached the coordination store.
+func TestAttemptsOfAMessageThatKills(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produce("jobs", 0, 0, 1)
+	dir := t.TempDir()
+	for attempt := 1; attempt <= 4; attempt++ {
+		a := l.hostIn("a", dir)
+		a.interval.Store(int64(time.Hour))
+		d := a.pullSome(PullRequest{Group: "g", Topic: "jobs", Lease: time.Minute})
+		if d.Messages[0].Attempt != attempt {
+			t.Fatalf("attempt %d, want %d", d.Messages[0].Attempt, attempt)
+		}
+		eventually(t, "it is counted on disk", func() bool {
+			p, ok, err := a.local.Get(offsets.Key{Group: "g", Topic: "jobs"})
+			r, _ := p.Retry(0)
+			return err == nil && ok && p.HandOut == 1 && max(1, r.Attempt) == attempt
+		})
+		a.kill()
+		a.endSession()
 	}
 }

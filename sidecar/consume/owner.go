@@ -61,6 +61,7 @@ type owner struct {
 	why        string // why it cannot be read or taken, "" when it can
 	unreadable bool   // why is of the log itself: waiting does not help
 	marked     int64  // low edge as last handed to the checkpointer
+	kept       uint64 // leases that the local store has been told of
 	dead       deadState
 	out        outs // since when messages are out
 }
@@ -245,6 +246,7 @@ func (o *owner) install(p offsets.Position, uuid string, generation uint64) erro
 	o.win, o.epoch, o.uuid, o.generation = win, p.SeekEpoch, uuid, generation
 	o.out = nil
 	o.started, o.end, o.why, o.unreadable, o.boundsDue, o.marked = false, -1, "", false, false, p.Low
+	o.kept = 0
 	if o.state == stateTaking {
 		o.state = stateOwned
 	}

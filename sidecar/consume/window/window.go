@@ -241,6 +241,9 @@ func (w *Window[R]) held() int { return w.waiting + w.inFlight }
 // InFlight counts the messages that are out under a lease.
 func (w *Window[R]) InFlight() int { return w.inFlight }
 
+// Leases counts those that were given.
+func (w *Window[R]) Leases() uint64 { return w.lastNo }
+
 // Waiting counts the messages that were fetched and are not out.
 func (w *Window[R]) Waiting() int { return w.waiting }
 

@@ -2,6 +2,8 @@ package consume
 
 import (
 	"context"
+	"encoding/binary"
+	"hash/crc32"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -482,4 +484,66 @@ func TestDeadSettingsOfALiveGroup(t *testing.T) {
 		t.Fatalf("%s", offsetsOf(d.Messages))
 	}
 	eventually(t, "nothing blocks", func() bool { return trouble() == "" })
+}
+
+// A disk that spoils where a batch says that it begins, which no checksum
+// covers, made a group believe that it had read all offsets up to there.
+func TestSpoiledOffsetHidesNothing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1})
+	l.produce("views", 0, 0, 1)
+	l.produce("views", 0, 1, 4) // so that the log ends at 5
+	batch := func(base int64) []byte {
+		rb := kmsg.RecordBatch{FirstOffset: base, Magic: 2, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1, Records: recordAt(0)}
+		raw := rb.AppendTo(nil)
+		binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
+		binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[21:], crc32.MakeTable(crc32.Castagnoli)))
+		return raw
+	}
+	lost := batch(2 + 1<<56)
+	l.kafka.ControlKey(kmsg.Fetch.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		l.kafka.KeepControl()
+		req := kreq.(*kmsg.FetchRequest)
+		if len(req.Topics) != 1 || len(req.Topics[0].Partitions) != 1 {
+			return nil, nil, false
+		}
+		rp := req.Topics[0].Partitions[0]
+		if req.Topics[0].Topic == "dead.g" || rp.FetchOffset >= 5 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		st, sp := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+		st.Topic, st.TopicID = req.Topics[0].Topic, req.Topics[0].TopicID
+		sp.Partition, sp.HighWatermark, sp.LastStableOffset = rp.Partition, 5, 5
+		// A broker finds the batch by its header, so the spoiled one comes first
+		// for all that lies behind it.
+		for o := rp.FetchOffset; o < 2; o++ {
+			sp.RecordBatches = append(sp.RecordBatches, batch(o)...)
+		}
+		sp.RecordBatches = append(sp.RecordBatches, lost...)
+		for o := max(3, rp.FetchOffset); o < 5; o++ {
+			sp.RecordBatches = append(sp.RecordBatches, batch(o)...)
+		}
+		st.Partitions = append(st.Partitions, sp)
+		resp.Topics = append(resp.Topics, st)
+		return resp, nil, true
+	})
+	a := l.host("a")
+	var got []api.Message
+	for len(got) < 4 {
+		d := a.pullSome(PullRequest{Group: "g", Topic: "views"})
+		a.ackAll("g", "views", d)
+		got = append(got, d.Messages...)
+	}
+	if offsetsOf(got) != "[0 1 3 4]" || a.position("g", "views") != 5 {
+		t.Fatalf("delivered %s, position %d", offsetsOf(got), a.position("g", "views"))
+	}
+	eventually(t, "counted", func() bool { return a.counter("sidestream_consume_dead_letters_total") == 1 })
+	ls := a.letters("g", "views")
+	if len(ls) != 1 || ls[0].Offset != 2 || ls[0].Until != 3 {
+		t.Fatalf("%+v", ls)
+	}
+	if raw, err := ls[0].Message.ValueBytes(); err != nil || string(raw) != string(lost) {
+		t.Errorf("%q, %v", raw, err)
+	}
 }

@@ -298,6 +298,16 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		return false
 	}
 	part, next, corrupt := upstream.Decode(c.topic, c.partition, w.offset, rp, r.decomp)
+	if corrupt != nil || rp.HighWatermark >= 0 && next > rp.HighWatermark {
+		// A batch may be in the wrong place, above the log's end. The end that
+		// comes with an answer may be a little older than what is in it.
+		ends, err := r.up.EndOffsets(r.ctx, c.topic)
+		if err := missingPartition(ends, c.partition, err); err != nil {
+			r.fail(c, err.Error())
+			return false
+		}
+		part, next, corrupt = upstream.DecodeWithin(c.topic, c.partition, w.offset, ends[c.partition], rp, r.decomp)
+	}
 	var u *unreadable
 	if corrupt != nil {
 		u = &unreadable{offset: corrupt.Offset, after: corrupt.After, kind: kindUndecodable, why: corrupt.Error()}

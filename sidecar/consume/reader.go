@@ -23,6 +23,7 @@ import (
 // it.
 type reader struct {
 	client  *kgo.Client
+	up      Upstream
 	cfg     Config
 	metrics *metrics
 	log     *zap.Logger
@@ -93,7 +94,7 @@ func newReader(up Upstream, cfg Config, m *metrics, log *zap.Logger) (*reader, e
 		return nil, err
 	}
 	r := &reader{
-		client: client, cfg: cfg, metrics: m, log: log,
+		client: client, up: up, cfg: cfg, metrics: m, log: log,
 		decomp:  kgo.DefaultDecompressor(),
 		find:    make(chan struct{}, 1),
 		budget:  budget{limit: cfg.ProcessBytes},

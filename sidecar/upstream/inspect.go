@@ -56,7 +56,12 @@ func (u *Upstream) Inspect(ctx context.Context, topic string, partition int32, o
 	case err != nil:
 		return Inspected{}, unavailable(fmt.Sprintf("partition %d of topic %s: %v", partition, topic, err))
 	}
-	return inspect(topic, partition, offset, rp), nil
+	ends, err := u.EndOffsets(ctx, topic)
+	end, ok := ends[partition]
+	if !ok {
+		return Inspected{}, unavailable(fmt.Sprintf("the end of partition %d of topic %s is not known now: %v", partition, topic, err))
+	}
+	return inspect(topic, partition, offset, end, rp), nil
 }
 
 // NextReadable looks for the first offset, from one on, at which the brokers
@@ -90,8 +95,8 @@ func (u *Upstream) NextReadable(ctx context.Context, topic string, partition int
 }
 
 // inspect is Inspect of an answer. It is pure.
-func inspect(topic string, partition int32, offset int64, rp *kmsg.FetchResponseTopicPartition) Inspected {
-	part, _, corrupt := Decode(topic, partition, offset, rp, kgo.DefaultDecompressor())
+func inspect(topic string, partition int32, offset, end int64, rp *kmsg.FetchResponseTopicPartition) Inspected {
+	part, _, corrupt := DecodeWithin(topic, partition, offset, end, rp, kgo.DefaultDecompressor())
 	for _, r := range part.Records {
 		if r.Offset >= offset {
 			return Inspected{Record: r}
@@ -100,43 +105,5 @@ func inspect(topic string, partition int32, offset int64, rp *kmsg.FetchResponse
 	if corrupt == nil || corrupt.Offset > offset {
 		return Inspected{}
 	}
-	out := Inspected{Why: corrupt.Why, After: corrupt.After}
-	raw, next := batchAt(rp.RecordBatches, offset)
-	out.Raw = raw
-	end := rp.LastStableOffset
-	if end < 0 {
-		end = rp.HighWatermark
-	}
-	// A batch that is not sound may say that it ends anywhere, and what is passed
-	// over is lost to the reader: the batch that follows knows better, and
-	// nothing ends behind the log's end.
-	if next > offset {
-		out.After = min(out.After, next)
-	}
-	if end > offset {
-		out.After = min(out.After, end)
-	}
-	out.After = max(out.After, offset+1)
-	return out
-}
-
-// batchAt finds the batch with an offset, or what there is of it, and where the
-// sound batch after it begins: -1 when none follows.
-func batchAt(in []byte, offset int64) (raw []byte, next int64) {
-	for len(in) > 0 {
-		h, whole := headerOf(in)
-		if !whole {
-			return in, -1
-		}
-		if h.size >= headerSize && h.lastDelta >= 0 && h.last < offset {
-			in = in[h.size:]
-			continue
-		}
-		raw, in = in[:h.size], in[h.size:]
-		if after, whole := headerOf(in); whole && after.check(in[:after.size]) == nil {
-			return raw, after.base
-		}
-		return raw, -1
-	}
-	return nil, -1
+	return Inspected{Why: corrupt.Why, After: corrupt.After, Raw: corrupt.Raw}
 }

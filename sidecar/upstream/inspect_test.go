@@ -32,12 +32,15 @@ func spoiltBatch(base int64, count int32, change func(*kmsg.RecordBatch), spoil 
 	return raw
 }
 
+func rawAt(base int64, count int32) []byte { return spoiltBatch(base, count, nil, nil) }
+
 // What is passed over is lost to its reader, so a batch that is not sound is not
 // believed when it says that it ends far away.
 func TestInspect(t *testing.T) {
 	good := func(base int64) []byte { return spoiltBatch(base, 2, nil, nil) }
 	wrong := spoiltBatch(10, 2, nil, func(b []byte) { b[len(b)-1] ^= 1 })
 	far := spoiltBatch(10, 2, nil, func(b []byte) { binary.BigEndian.PutUint32(b[23:], 1<<30) }) // of a header that the disk spoiled
+	lost := rawAt(10+1<<56, 2)                                                                   // the disk has spoiled where it begins, which no checksum covers
 	for name, c := range map[string]struct {
 		records []byte
 		offset  int64
@@ -57,11 +60,16 @@ func TestInspect(t *testing.T) {
 		"a lie, and a gap":               {join(far, good(20)), 10, 22, 20, far, -1},
 		"bad, and what follows is too":   {join(wrong, spoiltBatch(12, 2, nil, func(b []byte) { b[len(b)-1] ^= 1 })), 10, 14, 12, wrong, -1},
 		"bad further on":                 {join(good(10), spoiltBatch(12, 1, nil, func(b []byte) { b[len(b)-1] ^= 1 })), 10, 13, 0, nil, 10},
+		"its place is spoiled":           {join(lost, good(12)), 10, 14, 12, lost, -1},
+		"its place, at the log's end":    {lost, 10, 12, 12, lost, -1},
+		"behind a spoiled place":         {join(lost, good(12)), 12, 14, 0, nil, 12},
+		"in the middle, behind one":      {join(lost, good(12)), 13, 14, 0, nil, 13},
+		"before a spoiled place":         {join(good(8), lost, good(12)), 8, 14, 0, nil, 8},
 		"cut off, nothing else is known": {wrong[:40], 10, 12, 11, wrong[:40], -1},
 	} {
 		rp := kmsg.NewFetchResponseTopicPartition()
 		rp.RecordBatches, rp.HighWatermark, rp.LastStableOffset = c.records, c.end, c.end
-		got := inspect("t", 0, c.offset, &rp)
+		got := inspect("t", 0, c.offset, c.end, &rp)
 		if (got.Record == nil) != (c.record < 0) || got.Record != nil && got.Record.Offset != c.record {
 			t.Errorf("%s: record %+v", name, got.Record)
 		}

@@ -129,3 +129,40 @@ func TestStrictGroupNeverHasTwoOwners(t *testing.T) {
 		t.Errorf("a held back with the reason %q", held)
 	}
 }
+
+// The planner and its stand-by judge each other; when both die, the third
+// notices long before their sessions end by themselves.
+func TestPlannerAndStandByDieTogether(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 6})
+	store, err := discovery.NewMemory(discovery.MemoryOptions{SessionTTL: 4 * deadline, CheckTTL: 600 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	l.store = store
+	var hosts []*host
+	for _, id := range []string{"a", "b", "c", "d"} {
+		h := l.host(id)
+		hosts = append(hosts, h)
+		h.pull(PullRequest{Group: "g", Topic: "views"})
+		eventually(t, id+" is a member", func() bool { _, ok := h.m.lookup("g").joined(); return ok })
+	}
+	eventually(t, "all have a share", func() bool {
+		n := 0
+		for _, h := range hosts {
+			k := len(h.partitions("g", "views"))
+			if k == 0 {
+				return false
+			}
+			n += k
+		}
+		return n == 6
+	})
+	time.Sleep(2 * testConfig().Recheck) // the third knows its place
+	hosts[0].kill()
+	hosts[1].kill()
+	eventually(t, "three partitions each", func() bool {
+		return len(hosts[2].partitions("g", "views")) == 3 && len(hosts[3].partitions("g", "views")) == 3
+	})
+}

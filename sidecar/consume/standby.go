@@ -13,10 +13,19 @@ import (
 )
 
 // runPlanner makes this sidecar plan the group, or stand by for it, while it is
-// one of the two oldest members.
+// one of the two oldest members. The third guards both: they answer for each
+// other, so nobody would if they died together.
 func (g *group) runPlanner(ctx context.Context, sess discovery.Session) {
+	w := &guard{g: g}
+	defer w.end()
 	for ctx.Err() == nil {
-		if !g.nearPlanner(ctx) {
+		at, elders := g.seniority(ctx)
+		if at == 2 {
+			w.watch(ctx, elders)
+		} else {
+			w.end()
+		}
+		if at != 0 && at != 1 {
 			if pause(ctx, g.m.cfg.Recheck) != nil {
 				return
 			}
@@ -32,18 +41,60 @@ func (g *group) runPlanner(ctx context.Context, sess discovery.Session) {
 	}
 }
 
-// nearPlanner says whether this sidecar is one of the two oldest members.
-func (g *group) nearPlanner(ctx context.Context) bool {
+// seniority is this sidecar's place among the members by age, -1 when it is not
+// known, and who plans the group or stands by for it: the two oldest.
+func (g *group) seniority(ctx context.Context) (at int, elders []charge) {
 	es, err := g.m.store.List(ctx, discovery.PrefixMembers(g.name))
 	if err != nil {
-		return false
+		return -1, nil
 	}
 	slices.SortFunc(es, func(a, b discovery.Entry) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key, b.Key))
 	})
+	for _, e := range es[:min(2, len(es))] {
+		if m, err := discovery.Decode[discovery.Member](e); err == nil {
+			elders = append(elders, charge{discovery.Holder{Service: m.Service, Session: m.Session}, m.Sidecar, g.name})
+		}
+	}
 	mine := discovery.KeyMember(g.name, g.m.id)
-	at := slices.IndexFunc(es, func(e discovery.Entry) bool { return e.Key == mine })
-	return at == 0 || at == 1
+	return slices.IndexFunc(es, func(e discovery.Entry) bool { return e.Key == mine }), elders
+}
+
+// guard judges those who judge the others. It is not safe for concurrent use.
+type guard struct {
+	g    *group
+	stop context.CancelFunc // nil: it does not judge
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex // guards elders
+	elders []charge
+}
+
+// watch judges the elders from now on.
+func (w *guard) watch(ctx context.Context, elders []charge) {
+	w.mu.Lock()
+	w.elders = elders
+	w.mu.Unlock()
+	if w.stop != nil {
+		return
+	}
+	ctx, w.stop = context.WithCancel(ctx)
+	w.wg.Go(func() {
+		w.g.m.judging(ctx, func() []charge {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.elders
+		})
+	})
+}
+
+// end stops judging, and waits for it.
+func (w *guard) end() {
+	if w.stop != nil {
+		w.stop()
+		w.wg.Wait()
+		w.stop = nil
+	}
 }
 
 // standBy watches the planner's lock and takes it as soon as it is free. The

@@ -298,3 +298,41 @@ func TestStreamRefusals(t *testing.T) {
 		t.Errorf("HEAD: %s", a)
 	}
 }
+
+// TestStreamOfAClientThatStopsReading: it is cut off before its leases end, and
+// what it did not take comes to the next with no attempt spent.
+func TestStreamOfAClientThatStopsReading(t *testing.T) {
+	r := newRig(t, nil)
+	const n = 240
+	body := strings.Repeat(strings.Repeat("x", 63<<10)+"\n", n/4)
+	for p := range 4 {
+		var lines strings.Builder
+		for line := range strings.Lines(body) {
+			fmt.Fprintf(&lines, "{\"partition\":%d,\"value\":\"%s\"}\n", p, strings.TrimSpace(line))
+		}
+		into[api.BatchPublished](t, r.do("POST", "/topics/t/batch", lines.String()), 200)
+	}
+	m := into[api.Pulled](t, r.do("POST", "/groups/g/topics/t/pull?wait=20s&max=1", ""), 200).Messages[0]
+	eventually(t, "messages are read ahead", func() bool { return r.metric("sidestream_consume_buffered_bytes") > 12<<20 })
+	ack, _ := json.Marshal(api.Receipts{Receipts: []string{m.Receipt}})
+	into[api.ReceiptResponse](t, r.do("POST", "/groups/g/topics/t/ack", string(ack)), 200)
+
+	c, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.(*net.TCPConn).SetReadBuffer(32 << 10)
+	fmt.Fprintf(c, "GET /groups/g/topics/t/stream?window=%d&lease=6s HTTP/1.1\r\nHost: localhost\r\n\r\n", n)
+	eventually(t, "the client is cut off", func() bool { return r.metric("sidestream_consume_messages_returned_total") > 0 })
+	attempts := map[int]int{}
+	for end := time.Now().Add(30 * time.Second); attempts[1]+attempts[2] < n-1 && time.Now().Before(end); {
+		pulled := into[api.Pulled](t, r.do("POST", "/groups/g/topics/t/pull?wait=1s&ack=auto", ""), 200)
+		for _, m := range pulled.Messages {
+			attempts[m.Attempt]++
+		}
+	}
+	if attempts[1] == 0 || attempts[1]+attempts[2] != n-1 {
+		t.Errorf("messages by attempt: %v; want %d in all, with no attempt spent for what was not taken", attempts, n-1)
+	}
+}

@@ -103,10 +103,9 @@ func (s *Server) stream(c *call) error {
 			}
 		})
 	}
-	stall := s.http.WriteTimeout
-	if o.Lease > 0 {
-		stall = min(stall, max(o.Lease, time.Second))
-	}
+	// Before the leases end, so that what is not taken goes back with no attempt
+	// spent.
+	stall := min(s.http.WriteTimeout, st.Lease()/2)
 	c.HijackSetNoResponse(true)
 	c.Hijack(func(nc net.Conn) {
 		if out.began.Swap(true) {

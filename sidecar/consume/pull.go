@@ -282,6 +282,9 @@ type handed struct {
 func (m *Manager) takeInto(ctx context.Context, sub *subscription, req PullRequest, lease time.Duration, hungry int, d *Delivery) (took bool, err error) {
 	var all []handed
 	left, bytes := req.Max, m.cfg.PullBytes
+	if req.stream != nil {
+		bytes = min(bytes, streamBytes)
+	}
 	take := func(s *share, most, room int, again bool) error {
 		for _, o := range s.turn() {
 			if most <= 0 || room <= 0 {

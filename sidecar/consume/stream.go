@@ -81,9 +81,7 @@ func (m *Manager) OpenStream(ctx context.Context, r StreamRequest) (*Stream, err
 		m: m, window: r.Window, auto: r.AutoAck, poke: make(chan struct{}, 1),
 		req: PullRequest{Group: r.Group, Topic: r.Topic, Lease: r.Lease, From: r.From, Alive: r.Alive},
 	}
-	if !st.auto { // what acknowledges itself comes batch after batch
-		st.req.stream = st
-	}
+	st.req.stream = st
 	d, err := st.pull(ctx, st.window, 0)
 	if err != nil {
 		return nil, err
@@ -92,6 +90,21 @@ func (m *Manager) OpenStream(ctx context.Context, r StreamRequest) (*Stream, err
 	m.metrics.streams.Inc()
 	return st, nil
 }
+
+// Lease is how long the application has for a message.
+func (st *Stream) Lease() time.Duration {
+	if st.req.Lease > 0 {
+		return st.req.Lease
+	}
+	if g := st.m.lookup(st.req.Group); g != nil {
+		return g.lease()
+	}
+	return st.m.cfg.Lease
+}
+
+// streamBytes is how much is taken for a stream at once: what a slow reader has
+// not taken yet of it is under a lease already.
+const streamBytes = 256 << 10
 
 // pull takes messages and remembers them as lent.
 func (st *Stream) pull(ctx context.Context, most int, wait time.Duration) (*Delivery, error) {
@@ -199,7 +212,7 @@ func (st *Stream) lend(d *Delivery) {
 // more hands out what comes behind that which the stream has out of a
 // partition. The stream may be nil.
 func (st *Stream) more(o *owner, most, bytes int) handed {
-	if st == nil {
+	if st == nil || st.auto { // what acknowledges itself comes batch after batch
 		return handed{}
 	}
 	var l *loan

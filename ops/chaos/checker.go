@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -26,15 +27,17 @@ const (
 	ruleResource = "resource"            // memory or goroutines grow
 )
 
-// Checker watches one group on one topic, with order=partition and explicit
-// acknowledgements, and judges what its applications saw against what the
-// guarantees say. It does no I/O and takes all times from its callers. Safe for
-// concurrent use.
+// Checker watches one group on one topic, with explicit acknowledgements, and
+// judges what its applications saw against what the guarantees say. It does no
+// I/O and takes all times from its callers. Safe for concurrent use.
 //
 // Order, and that nothing is skipped, is one rule here: whoever is handed a
-// message may infer that all below it are acknowledged, or come before it in
-// the same lease. It holds across owners and whatever died.
+// message may infer that all below it (of its key, with order=key) are
+// acknowledged, or come before it in the same lease. It holds across owners and
+// whatever died.
 type Checker struct {
+	byKey bool // the group has order=key, else order=partition
+
 	mu       sync.Mutex // guards all below
 	parts    []*partitionLog
 	broken   map[string][]string // by rule
@@ -49,7 +52,8 @@ type Checker struct {
 // partitionLog is one partition by offset.
 type partitionLog struct {
 	events  []event
-	low     int64 // all below are acknowledged, or may be
+	keys    map[string][]int64 // offsets of each key, as far as known, rising
+	low     int64              // all below are acknowledged, or may be
 	highest uint64
 	since   time.Time // when a message of the highest generation first came
 	last    string    // who delivered last
@@ -92,11 +96,12 @@ type loss struct {
 	to   time.Time // zero: not over
 }
 
-// NewChecker makes a checker of a topic with so many partitions.
-func NewChecker(partitions int) *Checker {
-	c := &Checker{broken: map[string][]string{}}
+// NewChecker makes a checker of a topic with so many partitions, for a group with
+// order=partition, or byKey with order=key.
+func NewChecker(partitions int, byKey bool) *Checker {
+	c := &Checker{broken: map[string][]string{}, byKey: byKey}
 	for range partitions {
-		c.parts = append(c.parts, &partitionLog{})
+		c.parts = append(c.parts, &partitionLog{keys: map[string][]int64{}})
 	}
 	return c
 }
@@ -145,14 +150,52 @@ func (p *partitionLog) at(offset int64) *event {
 	return &p.events[offset]
 }
 
+// know is at for an offset that is known to have a key.
+func (p *partitionLog) know(offset int64, key string) *event {
+	list := p.keys[key]
+	if i, known := slices.BinarySearch(list, offset); !known {
+		p.keys[key] = slices.Insert(list, i, offset)
+	}
+	return p.at(offset)
+}
+
+// open is the lowest offset that must not be open where top is handed out with
+// those in: of its key, or of all. It is -1 when there is none.
+func (p *partitionLog) open(byKey bool, key string, top int64, in map[int64]bool) int64 {
+	if !byKey {
+		for o := p.low; o < top; o++ {
+			if !in[o] && !p.events[o].maybeAcked() {
+				return o
+			}
+		}
+		return -1
+	}
+	for _, o := range p.keys[key] {
+		if o >= top {
+			break
+		}
+		if !in[o] && !p.events[o].maybeAcked() {
+			return o
+		}
+	}
+	return -1
+}
+
+func keyOf(m api.Message) string {
+	if m.Key == nil {
+		return ""
+	}
+	return *m.Key
+}
+
 // maybeAcked says whether the owner may take the message for acknowledged.
 func (e *event) maybeAcked() bool { return e.pending > 0 || len(e.acks) > 0 }
 
 // Published records a publish that was answered 200.
-func (c *Checker) Published(partition int32, offset int64, value string) {
+func (c *Checker) Published(partition int32, offset int64, key, value string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.parts[partition].at(offset)
+	e := c.parts[partition].know(offset, key)
 	if (e.promised || e.delivered) && e.value != value {
 		c.breakRule(ruleValue, "partition %d offset %d was promised to %.60q, which had %.60q", partition, offset, value, e.value)
 		return
@@ -187,8 +230,7 @@ func (c *Checker) Delivered(by string, sent, at time.Time, unproven bool, ms []a
 
 func (c *Checker) delivered(by string, sent, at time.Time, unproven bool, r lease, batch []api.Message) {
 	p := c.parts[batch[0].Partition]
-	top := batch[len(batch)-1].Offset
-	p.at(top)
+	p.at(batch[len(batch)-1].Offset)
 	in := map[int64]bool{}
 	for i, m := range batch {
 		in[m.Offset] = true
@@ -199,11 +241,13 @@ func (c *Checker) delivered(by string, sent, at time.Time, unproven bool, r leas
 			c.breakRule(ruleReceipt, "%s: %v where a batch began with %v (%v)", m.ID, l, r, err)
 		}
 	}
-	for o := p.low; o < top; o++ {
-		if e := &p.events[o]; !in[o] && !e.maybeAcked() {
+	for i, m := range batch {
+		if !c.byKey && i < len(batch)-1 {
+			continue // what is open below the last is told once
+		}
+		if o := p.open(c.byKey, keyOf(m), m.Offset, in); o >= 0 {
 			c.breakRule(ruleOrder, "%s got %s (generation %d, lease %d) at %s while offset %d is not acknowledged (delivered: %t)",
-				by, batch[len(batch)-1].ID, r.generation, r.lease, clock(at), o, e.delivered)
-			break
+				by, m.ID, r.generation, r.lease, clock(at), o, p.events[o].delivered)
 		}
 	}
 	switch {
@@ -215,7 +259,7 @@ func (c *Checker) delivered(by string, sent, at time.Time, unproven bool, r leas
 	}
 	p.last, p.lastAt = by, at
 	for _, m := range batch {
-		e := &p.events[m.Offset]
+		e := p.know(m.Offset, keyOf(m))
 		value := ""
 		if m.Value != nil {
 			value = *m.Value

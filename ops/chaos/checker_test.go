@@ -134,7 +134,7 @@ func TestCheckerFails(t *testing.T) {
 		}, []string{ruleValue}},
 		{"one offset is promised twice", func(h *history) {
 			h.publish(1)
-			h.c.Published(0, 0, "another")
+			h.c.Published(0, 0, "key", "another")
 			h.ack("a", h.pull("a", 1, 1, 1, 0))
 		}, []string{ruleValue}},
 		{"a redelivery that counts no attempt", func(h *history) {
@@ -148,9 +148,27 @@ func TestCheckerFails(t *testing.T) {
 			h.refuse("a", ms, api.CodeBadRequest)
 			h.ack("a", ms)
 		}, []string{ruleReceipt}},
+		{"by key: the same key goes on", func(h *history) {
+			h.byKey()
+			h.publish(6)
+			first := h.pull("a", 1, 1, 1, 0, 1, 2)
+			h.ack("a", h.pull("a", 1, 2, 1, 3))
+			h.ack("a", first[1:])
+			h.ack("a", h.pull("a", 1, 3, 1, 4, 5))
+			h.ack("a", first[:1])
+		}, []string{ruleOrder}}, // 3 is of 0's key
+		{"by key: other keys go on", func(h *history) {
+			h.byKey()
+			h.publish(6)
+			first := h.pull("a", 1, 1, 1, 0, 1, 2)
+			h.ack("a", first[1:])
+			h.ack("a", h.pull("a", 1, 2, 1, 4, 5))
+			h.ack("a", first[:1])
+			h.ack("b", h.pull("b", 2, 1, 1, 3))
+		}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			h := &history{c: NewChecker(1), now: time.Unix(1000, 0), ends: -1}
+			h := &history{c: NewChecker(1, false), now: time.Unix(1000, 0), ends: -1}
 			tc.does(h)
 			if h.ends < 0 {
 				h.ends = h.published
@@ -173,11 +191,16 @@ type history struct {
 	ends      int64
 }
 
+// byKey makes the group one with order=key, and three keys.
+func (h *history) byKey() { h.c = NewChecker(1, true) }
+
+func (h *history) key(offset int64) string { return fmt.Sprint("key ", offset%3) }
+
 func (h *history) wait(d time.Duration) { h.now = h.now.Add(d) }
 
 func (h *history) publish(n int64) {
 	for range n {
-		h.c.Published(0, h.published, fmt.Sprint("value ", h.published))
+		h.c.Published(0, h.published, h.key(h.published), fmt.Sprint("value ", h.published))
 		h.published++
 	}
 }
@@ -187,7 +210,7 @@ func (h *history) batch(generation, lease uint64, attempt int, offsets ...int64)
 		b := bin.AppendUvarint([]byte{1}, generation)
 		b = bin.AppendUvarint(bin.AppendUvarint(b, 0), lease)
 		ms = append(ms, api.Message{
-			ID: fmt.Sprintf("t/0/%d", o), Offset: o, Attempt: attempt, Value: new(fmt.Sprint("value ", o)),
+			ID: fmt.Sprintf("t/0/%d", o), Offset: o, Attempt: attempt, Key: new(h.key(o)), Value: new(fmt.Sprint("value ", o)),
 			Receipt: base64.RawURLEncoding.EncodeToString(append(b, 0, 0, 0, 0)),
 		})
 	}
@@ -218,7 +241,7 @@ func (h *history) refuse(by string, ms []api.Message, code api.Code) {
 }
 
 func TestReceiptOfAnotherVersionIsTold(t *testing.T) {
-	c := NewChecker(1)
+	c := NewChecker(1, false)
 	c.Delivered("a", time.Time{}, time.Time{}, false, []api.Message{{ID: "t/0/0", Receipt: base64.RawURLEncoding.EncodeToString([]byte{9, 1, 1, 1})}})
 	if b := c.Broken()[ruleReceipt]; len(b) != 1 || !strings.Contains(b[0], "no receipt of version 1") {
 		t.Errorf("broken: %v", c.Broken())

@@ -20,7 +20,8 @@ type Run struct {
 	rng        *rand.Rand
 	c          *Cluster
 	load       *Load
-	checker    *Checker
+	group      string   // whose owners are looked at, with order=partition
+	checker    *Checker // of that group
 	partitions int
 	pauses     Pauses
 	outageOver time.Time // when Consul came back last
@@ -115,7 +116,7 @@ type owners map[int32]api.OwnedBy
 func (r *Run) owners() (owners, api.Group, error) {
 	p := r.load.Healthy()[0]
 	var g api.Group
-	if _, err := call("GET", p.HTTP+"/groups/"+r.load.Group, nil, &g); err != nil {
+	if _, err := call("GET", p.HTTP+"/groups/"+r.group, nil, &g); err != nil {
 		return nil, g, fmt.Errorf("%s: %w", p.Name, err)
 	}
 	os := owners{}
@@ -125,9 +126,22 @@ func (r *Run) owners() (owners, api.Group, error) {
 	return os, g, nil
 }
 
-// whole waits until the group is what it should be: its members are the sidecars
-// that are well, who own all partitions evenly and have delivered something of
-// each since the call. It returns the owners.
+// loses is Loses for all groups.
+func (r *Run) loses(by, why string, from time.Time) (over func(time.Time)) {
+	var all []func(time.Time)
+	for _, c := range r.load.groups {
+		all = append(all, c.Loses(by, why, from))
+	}
+	return func(at time.Time) {
+		for _, over := range all {
+			over(at)
+		}
+	}
+}
+
+// whole waits until the groups are what they should be: their members are the
+// sidecars that are well, who own all partitions evenly and have delivered
+// something of each since the call. It returns the owners.
 func (r *Run) whole() (os owners) {
 	r.t.Helper()
 	began := time.Now()
@@ -157,8 +171,10 @@ func (r *Run) whole() (os owners) {
 		if len(os) != r.partitions || hi > lo+1 {
 			return fmt.Errorf("shares are not even: %v", share)
 		}
-		if quiet := r.checker.Quiet(began); len(quiet) > 0 {
-			return fmt.Errorf("nothing delivered of partitions %v since %s, which %s", quiet, clock(began), r.describe(os, quiet))
+		for group, c := range r.load.groups {
+			if quiet := c.Quiet(began); len(quiet) > 0 {
+				return fmt.Errorf("group %s: nothing delivered of partitions %v since %s, which in group %s %s", group, quiet, clock(began), r.group, r.describe(os, quiet))
+			}
 		}
 		return nil
 	})
@@ -253,7 +269,7 @@ func (r *Run) pauseSidecar() {
 	p := r.pick()
 	parts := r.checker.DeliveredBy(p.Name)
 	r.load.Faulty(p, true)
-	over := r.checker.Loses(p.Name, "pause", time.Now().Add(-atRisk))
+	over := r.loses(p.Name, "pause", time.Now().Add(-atRisk))
 	p.Signal(syscall.SIGSTOP)
 	paused := time.Now()
 	r.takeover("pause", p, parts, paused)
@@ -307,8 +323,10 @@ func (r *Run) joinAndLeave() {
 // outage checks that everything is delivered while Consul is away, from a while
 // after the beginning on.
 func (r *Run) outage(why string, began time.Time) {
-	if quiet := r.checker.Quiet(began.Add(time.Second)); len(quiet) > 0 {
-		r.checker.Break(ruleLate, "%s: nothing delivered of partitions %v for %v", why, quiet, time.Since(began))
+	for group, c := range r.load.groups {
+		if quiet := c.Quiet(began.Add(time.Second)); len(quiet) > 0 {
+			c.Break(ruleLate, "%s: nothing delivered to group %s of partitions %v for %v", why, group, quiet, time.Since(began))
+		}
 	}
 }
 
@@ -324,7 +342,7 @@ func (r *Run) killConsul() {
 }
 
 func (r *Run) pauseConsul() {
-	over := r.checker.Loses("", "pause of Consul", time.Now().Add(-atRisk))
+	over := r.loses("", "pause of Consul", time.Now().Add(-atRisk))
 	told := r.checker.Unproven()
 	r.c.Consul.Pause()
 	began := time.Now()
@@ -369,7 +387,7 @@ func (r *Run) bounceBroker() {
 func (r *Run) kill(p *Process) {
 	r.t.Helper()
 	r.load.Faulty(p, true)
-	over := r.checker.Loses(p.Name, "kill -9", time.Now().Add(-atRisk))
+	over := r.loses(p.Name, "kill -9", time.Now().Add(-atRisk))
 	p.Kill()
 	over(time.Now())
 }
@@ -399,7 +417,7 @@ func (r *Run) killPlanners() {
 
 func (r *Run) killWithoutConsul() {
 	r.t.Helper()
-	over := r.checker.Loses("", "pause of Consul", time.Now().Add(-atRisk))
+	over := r.loses("", "pause of Consul", time.Now().Add(-atRisk))
 	p := r.pick()
 	r.c.Consul.Pause()
 	time.Sleep(upTo(r.rng, 12*time.Second)) // proven still, or not any more
@@ -416,7 +434,7 @@ func (r *Run) killWithoutConsul() {
 // to its own disk alone.
 func (r *Run) stopWithoutConsul() {
 	r.t.Helper()
-	over := r.checker.Loses("", "pause of Consul", time.Now().Add(-atRisk))
+	over := r.loses("", "pause of Consul", time.Now().Add(-atRisk))
 	p := r.pick()
 	r.c.Consul.Pause()
 	time.Sleep(upTo(r.rng, 12*time.Second))

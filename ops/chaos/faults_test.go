@@ -33,12 +33,16 @@ func TestRandomFaults(t *testing.T) {
 	t.Logf("repeat with: go test -race -count=1 -timeout 60m ./ops/chaos -run TestRandomFaults -faults.for=%v -faults.seed=%d", *faultsFor, seed)
 	c := Start(t, 2, 4, Options{HostAgents: true, Spare: 1, Keep: *faultsKeep})
 	c.CreateTopic("orders", partitions)
-	checker, ledger := NewChecker(partitions), NewLedger()
-	load := NewLoad("orders", "g", seed, checker, ledger, slices.Concat(c.Sidecars, c.Spares)...)
+	groups := map[string]*Checker{"ordered": NewChecker(partitions, false), "by-key": NewChecker(partitions, true)}
+	if _, err := call("PUT", c.Sidecars[0].HTTP+"/groups/by-key", []byte(`{"order":"key"}`), nil); err != nil {
+		t.Fatal(err)
+	}
+	ledger := NewLedger()
+	load := NewLoad("orders", groups, seed, ledger, slices.Concat(c.Sidecars, c.Spares)...)
 	for _, p := range c.Spares {
 		load.Faulty(p, true)
 	}
-	r := &Run{t: t, rng: rand.New(rand.NewPCG(seed, 7)), c: c, load: load, checker: checker, partitions: partitions, pauses: shortPauses}
+	r := &Run{t: t, rng: rand.New(rand.NewPCG(seed, 7)), c: c, load: load, group: "ordered", checker: groups["ordered"], partitions: partitions, pauses: shortPauses}
 	if *faultsFor > 0 {
 		r.pauses = longPauses
 	}
@@ -50,11 +54,13 @@ func TestRandomFaults(t *testing.T) {
 		stopSampling()
 		<-sampled
 		load.Stop()
-		t.Logf("%s", checker.Report())
 		t.Logf("resident memory: %s", resources.Report())
-		broken := checker.Broken()
-		for _, rule := range slices.Sorted(maps.Keys(broken)) {
-			t.Errorf("%s, %d times:\n%s", rule, len(broken[rule]), strings.Join(broken[rule][:min(len(broken[rule]), 12)], "\n"))
+		for group, c := range groups {
+			t.Logf("group %s: %s", group, c.Report())
+			broken := c.Broken()
+			for _, rule := range slices.Sorted(maps.Keys(broken)) {
+				t.Errorf("group %s, %s, %d times:\n%s", group, rule, len(broken[rule]), strings.Join(broken[rule][:min(len(broken[rule]), 12)], "\n"))
+			}
 		}
 	}()
 	load.Start()
@@ -68,12 +74,17 @@ func TestRandomFaults(t *testing.T) {
 	}
 
 	load.StopPublishing()
-	ends := r.settled()
+	ends := map[string]map[int32]int64{}
+	for group, c := range groups {
+		ends[group] = r.settled(group, c)
+	}
 	load.Stop()
 	for _, what := range resources.Growing() {
-		checker.Break(ruleResource, "%s", what)
+		r.checker.Break(ruleResource, "%s", what)
 	}
-	checker.Finish(ends)
+	for group, c := range groups {
+		c.Finish(ends[group])
+	}
 	c.checkLog(ledger, c.Sidecars[0], "orders", partitions)
 	seen(t, c.Sidecars[0])
 }
@@ -82,18 +93,18 @@ func TestRandomFaults(t *testing.T) {
 // checker is not told of, and demands that it is seen.
 func seen(t *testing.T, p *Process) {
 	t.Helper()
-	checker := NewChecker(4) // as many partitions as a topic has by default
+	checker := NewChecker(4, false) // as many partitions as a topic has by default
 	seed := func(n int) {
 		for i := range n {
 			a, err := publish(p.HTTP, "sabotage", fmt.Sprint("key-", i), fmt.Sprint("event ", i), "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			checker.Published(a.Partition, a.Offset, fmt.Sprint("event ", i))
+			checker.Published(a.Partition, a.Offset, fmt.Sprint("key-", i), fmt.Sprint("event ", i))
 		}
 	}
 	consume := func() {
-		load := NewLoad("sabotage", "g", 1, checker, NewLedger(), p)
+		load := NewLoad("sabotage", map[string]*Checker{"g": checker}, 1, NewLedger(), p)
 		load.Publishers = 0
 		load.Start()
 		defer load.Stop()
@@ -135,7 +146,7 @@ func seen(t *testing.T, p *Process) {
 	}
 }
 
-// sample samples what is well until ctx ends.
+// sample samples what answers until ctx ends.
 func (r *Run) sample(ctx context.Context, into *Resources) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -144,22 +155,22 @@ func (r *Run) sample(ctx context.Context, into *Resources) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			for _, p := range r.load.Healthy() {
-				into.Sample(ctx, p, p.Name+" of "+r.load.since(p).Format("15:04:05"), now)
+			for _, p := range slices.Concat(r.load.Healthy(), r.c.Agents) {
+				into.Sample(ctx, p, now)
 			}
 		}
 	}
 }
 
-// settled waits until the group has acknowledged everything, by its own account
+// settled waits until a group has acknowledged everything, by its own account
 // and by the checker's, and returns the ends of the log.
-func (r *Run) settled() map[int32]int64 {
+func (r *Run) settled(group string, checker *Checker) map[int32]int64 {
 	r.t.Helper()
 	ends := map[int32]int64{}
 	eventually(r.t, wholeLimit, func() error {
 		var o api.Offsets
 		p := r.load.Healthy()[0]
-		if _, err := call("GET", p.HTTP+"/groups/"+r.load.Group+"/topics/"+r.load.Topic+"/offsets", nil, &o); err != nil {
+		if _, err := call("GET", p.HTTP+"/groups/"+group+"/topics/"+r.load.Topic+"/offsets", nil, &o); err != nil {
 			return err
 		}
 		for _, part := range o.Partitions {
@@ -168,7 +179,7 @@ func (r *Run) settled() map[int32]int64 {
 				return fmt.Errorf("partition %d is not at its end: %+v", part.Partition, part)
 			}
 		}
-		if n, list := r.checker.Open(ends); n > 0 {
+		if n, list := checker.Open(ends); n > 0 {
 			return fmt.Errorf("the group is at the end, and %d messages are not acknowledged: %s", n, list)
 		}
 		return nil

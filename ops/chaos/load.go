@@ -16,16 +16,16 @@ import (
 )
 
 // Load is applications at work: publishers that write through any sidecar that
-// runs, and for each sidecar a few consumers of one group, which acknowledge
+// is well, and for each sidecar a few consumers of every group, which acknowledge
 // most of what they get and mistreat the rest. All that happens goes to the
-// checker.
+// groups' checkers.
 type Load struct {
-	Topic, Group string
-	Publishers   int
+	Topic      string
+	Publishers int
 
-	checker *Checker
-	ledger  *Ledger
-	seed    uint64
+	groups map[string]*Checker
+	ledger *Ledger
+	seed   uint64
 
 	publishing, consuming context.CancelFunc
 	publishers, consumers sync.WaitGroup
@@ -40,6 +40,15 @@ type target struct {
 	changed time.Time // when faulty last changed
 }
 
+// consumer is one application of a group at one sidecar.
+type consumer struct {
+	*Load
+	p       *Process
+	base    string // of the group's topic there
+	checker *Checker
+	rng     *rand.Rand
+}
+
 const (
 	publishEvery     = 40 * time.Millisecond // of each publisher: some three messages a second and partition
 	consumersOfEach  = 3
@@ -49,8 +58,8 @@ const (
 )
 
 // NewLoad makes a load on the sidecars; Start begins it.
-func NewLoad(topic, group string, seed uint64, c *Checker, l *Ledger, ps ...*Process) *Load {
-	load := &Load{Topic: topic, Group: group, Publishers: 4, checker: c, ledger: l, seed: seed, targets: map[*Process]*target{}}
+func NewLoad(topic string, groups map[string]*Checker, seed uint64, l *Ledger, ps ...*Process) *Load {
+	load := &Load{Topic: topic, Publishers: 4, groups: groups, ledger: l, seed: seed, targets: map[*Process]*target{}}
 	for _, p := range ps {
 		load.targets[p] = &target{}
 	}
@@ -78,13 +87,6 @@ func (l *Load) Healthy() (ps []*Process) {
 	return ps
 }
 
-// since is when a sidecar last became well or faulty.
-func (l *Load) since(p *Process) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.targets[p].changed
-}
-
 // excused says whether a sidecar was faulty at any time since.
 func (l *Load) excused(p *Process, since time.Time) bool {
 	l.mu.Lock()
@@ -103,10 +105,12 @@ func (l *Load) Start() {
 	}
 	n := uint64(0)
 	for p := range l.targets {
-		for range consumersOfEach {
-			n++
-			rng := rand.New(rand.NewPCG(l.seed, 1000+n))
-			l.consumers.Go(func() { l.consume(consuming, p, rng) })
+		for group, checker := range l.groups {
+			for range consumersOfEach {
+				n++
+				c := consumer{l, p, p.HTTP + "/groups/" + group + "/topics/" + l.Topic, checker, rand.New(rand.NewPCG(l.seed, 1000+n))}
+				l.consumers.Go(func() { c.consume(consuming) })
+			}
 		}
 	}
 }
@@ -139,8 +143,8 @@ func (l *Load) publish(ctx context.Context, writer int) {
 			continue
 		}
 		p := ps[rng.IntN(len(ps))]
-		value := fmt.Sprintf("writer %d, event %d", writer, i)
-		target := fmt.Sprintf("%s/topics/%s?timeout=5s&key=%s", p.HTTP, l.Topic, url.QueryEscape(fmt.Sprint("key-", rng.IntN(keys))))
+		key, value := fmt.Sprint("key-", rng.IntN(keys)), fmt.Sprintf("writer %d, event %d", writer, i)
+		target := fmt.Sprintf("%s/topics/%s?timeout=5s&key=%s", p.HTTP, l.Topic, url.QueryEscape(key))
 		var a api.Published
 		sent := time.Now()
 		if err := l.call(ctx, p, target, []byte(value), &a); err != nil {
@@ -148,9 +152,11 @@ func (l *Load) publish(ctx context.Context, writer int) {
 			l.judge(ctx, "publish", p, sent, err, api.CodeBrokersUnavailable, api.CodeUnknownOutcome, api.CodeDraining)
 			continue
 		}
-		l.checker.Published(a.Partition, a.Offset, value)
+		for _, c := range l.groups {
+			c.Published(a.Partition, a.Offset, key, value)
+		}
 		if err := l.ledger.Published(l.Topic, a.Partition, a.Offset, value); err != nil {
-			l.checker.Break(ruleValue, "%v", err)
+			l.breakRule(ruleValue, "%v", err)
 		}
 	}
 }
@@ -164,6 +170,14 @@ func (l *Load) call(ctx context.Context, p *Process, target string, body []byte,
 	return err
 }
 
+// breakRule tells any one of the checkers.
+func (l *Load) breakRule(rule, format string, args ...any) {
+	for _, c := range l.groups {
+		c.Break(rule, format, args...)
+		return
+	}
+}
+
 // judge breaks a rule when an error has no reason: a code that is none of those
 // allowed, or no answer at all from a sidecar that is well.
 func (l *Load) judge(ctx context.Context, doing string, p *Process, sent time.Time, err error, allowed ...api.Code) {
@@ -171,10 +185,10 @@ func (l *Load) judge(ctx context.Context, doing string, p *Process, sent time.Ti
 	switch {
 	case errors.As(err, &e):
 		if !slices.Contains(allowed, e.Code) {
-			l.checker.Break(ruleAnswer, "%s at %s through %s: %v", doing, clock(sent), p.Name, err)
+			l.breakRule(ruleAnswer, "%s at %s through %s: %v", doing, clock(sent), p.Name, err)
 		}
 	case !l.excused(p, sent):
-		l.checker.Break(ruleAnswer, "%s at %s through %s, which is well: %v after %v", doing, clock(sent), p.Name, err, time.Since(sent))
+		l.breakRule(ruleAnswer, "%s at %s through %s, which is well: %v after %v", doing, clock(sent), p.Name, err, time.Since(sent))
 	}
 	select {
 	case <-ctx.Done():
@@ -182,51 +196,50 @@ func (l *Load) judge(ctx context.Context, doing string, p *Process, sent time.Ti
 	}
 }
 
-func (l *Load) consume(ctx context.Context, p *Process, rng *rand.Rand) {
-	base := p.HTTP + "/groups/" + l.Group + "/topics/" + l.Topic
+func (c consumer) consume(ctx context.Context) {
 	for ctx.Err() == nil {
 		var got api.Pulled
 		sent := time.Now()
-		err := l.call(ctx, p, fmt.Sprintf("%s/pull?max=%d&wait=500ms&lease=%s", base, 1+rng.IntN(40), consumptionLease), nil, &got)
+		err := c.call(ctx, c.p, fmt.Sprintf("%s/pull?max=%d&wait=500ms&lease=%s", c.base, 1+c.rng.IntN(40), consumptionLease), nil, &got)
 		if err != nil {
-			l.judge(ctx, "pull", p, sent, err, api.CodeDraining, api.CodeStoreUnavailable, api.CodeBrokersUnavailable)
+			c.judge(ctx, "pull", c.p, sent, err, api.CodeDraining, api.CodeStoreUnavailable, api.CodeBrokersUnavailable)
 			continue
 		}
 		if len(got.Messages) == 0 {
 			if got.Reason == nil {
-				l.checker.Break(ruleAnswer, "%s answered a pull with neither messages nor a reason", p.Name)
+				c.checker.Break(ruleAnswer, "%s answered a pull with neither messages nor a reason", c.p.Name)
 			}
 			continue
 		}
-		l.checker.Delivered(p.Name, sent, time.Now(), got.Ownership == "unproven", got.Messages)
-		time.Sleep(upTo(rng, 5*time.Millisecond)) // the application's work
-		l.settle(ctx, p, base, got.Messages, rng)
+		c.checker.Delivered(c.p.Name, sent, time.Now(), got.Ownership == "unproven", got.Messages)
+		time.Sleep(upTo(c.rng, 5*time.Millisecond)) // the application's work
+		c.settle(ctx, got.Messages)
 	}
 }
 
 // settle does with messages what applications do: nearly always the right thing.
-func (l *Load) settle(ctx context.Context, p *Process, base string, ms []api.Message, rng *rand.Rand) {
-	one := rng.IntN(len(ms))
+func (c consumer) settle(ctx context.Context, ms []api.Message) {
+	one := c.rng.IntN(len(ms))
 	rest := slices.Delete(slices.Clone(ms), one, one+1)
-	switch rng.IntN(40) {
+	switch c.rng.IntN(40) {
 	case 0: // one fails
-		_, _ = l.post(ctx, p, base, "nack", ms[one:one+1], fmt.Sprintf("%dms", rng.IntN(300)))
-		l.ack(ctx, p, base, rest)
+		_, _ = c.post(ctx, "nack", ms[one:one+1], fmt.Sprintf("%dms", c.rng.IntN(300)))
+		c.ack(ctx, rest)
 	case 1: // out of order
-		rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-		l.ack(ctx, p, base, rest)
-		l.ack(ctx, p, base, ms[one:one+1])
+		c.rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+		c.ack(ctx, rest)
+		c.ack(ctx, ms[one:one+1])
 	case 2: // needs longer
-		_, _ = l.post(ctx, p, base, "extend", ms, "")
-		l.ack(ctx, p, base, ms)
+		_, _ = c.post(ctx, "extend", ms, "")
+		c.ack(ctx, ms)
 	case 3: // dies at it
-		if rng.IntN(4) == 0 {
-			l.ack(ctx, p, base, ms[:one])
+		if c.rng.IntN(4) == 0 {
+			c.ack(ctx, ms[:one])
 			return
 		}
 		fallthrough
 	default:
-		l.ack(ctx, p, base, ms)
+		c.ack(ctx, ms)
 	}
 }
 
@@ -237,26 +250,26 @@ func receiptsOf(ms []api.Message) (rs []string) {
 	return rs
 }
 
-func (l *Load) ack(ctx context.Context, p *Process, base string, ms []api.Message) {
+func (c consumer) ack(ctx context.Context, ms []api.Message) {
 	if len(ms) == 0 {
 		return
 	}
-	l.checker.AckSent(ms)
-	out, err := l.post(ctx, p, base, "ack", ms, "")
+	c.checker.AckSent(ms)
+	out, err := c.post(ctx, "ack", ms, "")
 	if err == nil {
-		l.checker.AckAnswered(p.Name, time.Now(), ms, out.Results)
+		c.checker.AckAnswered(c.p.Name, time.Now(), ms, out.Results)
 	}
 }
 
 // post sends receipts. Where all fail alike the answer is that error, as one.
-func (l *Load) post(ctx context.Context, p *Process, base, what string, ms []api.Message, delay string) (api.ReceiptResponse, error) {
+func (c consumer) post(ctx context.Context, what string, ms []api.Message, delay string) (api.ReceiptResponse, error) {
 	body, err := json.Marshal(api.Receipts{Receipts: receiptsOf(ms), Delay: delay})
 	if err != nil {
 		return api.ReceiptResponse{}, err
 	}
 	var out api.ReceiptResponse
 	sent := time.Now()
-	err = l.call(ctx, p, base+"/"+what, body, &out)
+	err = c.call(ctx, c.p, c.base+"/"+what, body, &out)
 	var e *api.Error
 	switch {
 	case errors.As(err, &e) && e.Code == api.CodeLeaseLost:
@@ -266,13 +279,13 @@ func (l *Load) post(ctx context.Context, p *Process, base, what string, ms []api
 		}
 		return out, nil
 	case err != nil:
-		l.judge(ctx, what, p, sent, err, api.CodeDraining, api.CodeUnknownOutcome)
+		c.judge(ctx, what, c.p, sent, err, api.CodeDraining, api.CodeUnknownOutcome)
 		return out, err
 	}
 	if what != "ack" {
 		for i, res := range out.Results {
 			if res.Error != nil && res.Error.Code != api.CodeLeaseLost {
-				l.checker.Break(ruleReceipt, "%s of %s: %v", what, ms[i].ID, res.Error)
+				c.checker.Break(ruleReceipt, "%s of %s: %v", what, ms[i].ID, res.Error)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -53,6 +54,7 @@ type Process struct {
 	log    string
 	cmd    *exec.Cmd
 	exited chan struct{}
+	lives  atomic.Int32 // times that it was started
 }
 
 // Start runs the process; it does not wait until it is ready.
@@ -72,6 +74,7 @@ func (p *Process) Start() {
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
 	p.cmd, p.exited = cmd, exited
+	p.lives.Add(1)
 }
 
 // Kill is kill -9 and waits for the end.

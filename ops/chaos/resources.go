@@ -31,9 +31,9 @@ const (
 	longEnough  = 24               // samples after it: two minutes
 )
 
-// Sample records one process; life tells its lives apart. One that does not
-// answer is left out.
-func (r *Resources) Sample(ctx context.Context, p *Process, life string, at time.Time) {
+// Sample records one process. One that does not answer is left out.
+func (r *Resources) Sample(ctx context.Context, p *Process, at time.Time) {
+	life := fmt.Sprintf("%s in life %d", p.Name, p.lives.Load())
 	m, err := metricsOf(ctx, p)
 	if err != nil {
 		return

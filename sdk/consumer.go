@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -34,6 +35,8 @@ type consumer struct {
 	idle     int        // workers that have nothing to do
 	filling  int        // workers whose batch is not full
 	stopping bool
+	away     bool // the sidecar does not answer
+	unsure   bool // whether leases are still there: keep finds out
 
 	more    *sync.Cond    // on mu: more is available, or stopping
 	roomy   chan struct{} // poked when there may be room for a pull
@@ -50,8 +53,10 @@ type giveBack struct {
 }
 
 func (c *Client) consume(ctx context.Context, group, topic string, o ConsumeOptions, handle func(context.Context, []api.Message) []error) error {
+	once := *c
+	once.retry = Retry{} // the loop repeats by itself, and must know when the sidecar is away
 	k := &consumer{
-		client: c, group: group, topic: topic, o: o.withDefaults(), handle: handle, lanes: newLanes(), tokens: rand.Text() + "-",
+		client: &once, group: group, topic: topic, o: o.withDefaults(), handle: handle, lanes: newLanes(), tokens: rand.Text() + "-",
 		roomy: make(chan struct{}, 1), toSend: make(chan struct{}, 1), toKeep: make(chan struct{}, 1),
 	}
 	k.more = sync.NewCond(&k.mu)
@@ -108,6 +113,24 @@ func (k *consumer) stop() {
 	poke(k.toSend)
 }
 
+// heard notes whether the sidecar answered. While it does not no handler begins,
+// and then not before it is known which leases are left: a sidecar that starts
+// anew takes no acknowledgements for what it handed out before, and delivers it
+// again.
+func (k *consumer) heard(err error) {
+	answered := err == nil
+	if _, ok := errors.AsType[*api.Error](err); ok {
+		answered = true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.away && answered {
+		poke(k.toKeep)
+	}
+	k.away = !answered
+	k.unsure = k.unsure || k.away
+}
+
 // giveBackAll gives back what waits. It needs mu.
 func (k *consumer) giveBackAll() {
 	for _, h := range k.lanes.giveUp() {
@@ -141,7 +164,7 @@ func (k *consumer) next(ctx context.Context) ([]*held, []api.Message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for !k.stopping && ctx.Err() == nil {
-		if k.lanes.available == 0 {
+		if k.lanes.available == 0 || k.away || k.unsure {
 			k.idle++
 			poke(k.roomy)
 			poke(k.toSend) // what was lingered for

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -42,9 +43,11 @@ type fakeGroup struct {
 type fault int
 
 const (
-	noFault fault = iota
-	refused       // 503, nothing was done
-	cut           // it was done and the answer is lost
+	noFault  fault = iota
+	refused        // 503, nothing was done
+	cut            // it was done and the answer is lost
+	down           // nobody listens
+	draining       // 503, the sidecar is about to stop
 )
 
 type fakeMessage struct {
@@ -149,9 +152,15 @@ func (f *fakeGroup) RoundTrip(r *http.Request) (*http.Response, error) {
 		wrong = f.fault(verb)
 	}
 	w := httptest.NewRecorder()
-	if wrong == refused {
+	switch wrong {
+	case refused:
 		refuse(api.CodeStoreUnavailable, "")(w)
 		return w.Result(), nil
+	case draining:
+		refuse(api.CodeDraining, "")(w)
+		return w.Result(), nil
+	case down:
+		return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	}
 	switch verb {
 	case "pull":

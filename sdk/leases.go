@@ -12,16 +12,27 @@ import (
 // keepEvery is the least time between two rounds of extensions.
 const keepEvery = 10 * time.Millisecond
 
+// unsureAgain is how soon leases of which it is not known whether they are left
+// are asked for again.
+const unsureAgain = 250 * time.Millisecond
+
 // keep extends the leases of what waits and what is being handled when a third
 // of them has passed, until all workers have ended.
 func (k *consumer) keep(ctx context.Context, worked <-chan struct{}) {
 	for {
-		receipts, next := k.expiring(time.Now())
+		receipts, all, next := k.expiring(time.Now())
+		var err error
 		if len(receipts) > 0 {
 			next = max(keepEvery, next)
-			if err := k.extend(ctx, receipts); err != nil {
+			if err = k.extend(ctx, receipts); err != nil {
 				k.tell(err)
 			}
+		}
+		switch {
+		case all && err == nil:
+			k.sure()
+		case all:
+			next = min(next, unsureAgain)
 		}
 		timer := time.NewTimer(next)
 		select {
@@ -35,20 +46,29 @@ func (k *consumer) keep(ctx context.Context, worked <-chan struct{}) {
 	}
 }
 
+// sure lets handlers begin again.
+func (k *consumer) sure() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.unsure = k.away
+	k.more.Broadcast()
+}
+
 // expiring are the receipts whose leases are to be extended now, and how long
-// until the next are.
-func (k *consumer) expiring(now time.Time) (receipts map[string]*held, next time.Duration) {
+// until the next are. All are when it is not known which leases are left.
+func (k *consumer) expiring(now time.Time) (receipts map[string]*held, all bool, next time.Duration) {
 	next = time.Hour
 	receipts = map[string]*held{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	all = k.unsure && !k.away
 	for _, h := range k.lanes.held {
 		if h.lease <= 0 || h.state == running && k.o.HandlerTimeout > 0 && now.Sub(h.handing) > k.o.HandlerTimeout {
 			continue
 		}
 		// Those that are due a little later go along.
 		left := h.until.Sub(now) - h.lease*2/3
-		if left > h.lease/20 {
+		if left > h.lease/20 && !all {
 			next = min(next, left)
 			continue
 		}
@@ -58,7 +78,7 @@ func (k *consumer) expiring(now time.Time) (receipts map[string]*held, next time
 			receipts[r] = h
 		}
 	}
-	return receipts, next
+	return receipts, all, next
 }
 
 func (k *consumer) extend(ctx context.Context, held map[string]*held) error {
@@ -69,8 +89,14 @@ func (k *consumer) extend(ctx context.Context, held map[string]*held) error {
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	answer, err := k.client.Extend(call, k.group, k.topic, k.o.Lease, receipts...)
+	k.heard(err)
 	if err != nil && len(answer.Results) == 0 {
-		return fmt.Errorf("extending %d leases: %w", len(receipts), err)
+		if !pointless(err) {
+			return fmt.Errorf("extending %d leases: %w", len(receipts), err)
+		}
+		for _, r := range receipts { // the group is gone, say
+			answer.Results = append(answer.Results, api.ReceiptResult{Receipt: r, Error: api.NewError(api.CodeLeaseLost, err.Error())})
+		}
 	}
 	now := time.Now()
 	var failure error

@@ -41,11 +41,23 @@ func (k *consumer) pullAll(ctx context.Context) error {
 		case pointless(err):
 			return fmt.Errorf("pulling %s for group %s: %w", k.topic, k.group, err)
 		default:
+			if errors.Is(err, &api.Error{Code: api.CodeDraining}) {
+				k.giveBackWaiting()
+			}
 			k.tell(fmt.Errorf("pulling %s for group %s: %w", k.topic, k.group, err))
 		}
 		failures++
 		pause(ctx, Retry{}.wait(failures, RetryAfter(err)))
 	}
+}
+
+// giveBackWaiting gives back what waits while the sidecar drains: it waits for
+// what is out, and what comes too late would be handled twice.
+func (k *consumer) giveBackWaiting() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.giveBackAll()
+	poke(k.toSend)
 }
 
 // pullGrace is how long a pull may take beyond its wait before its sidecar is
@@ -62,6 +74,7 @@ func (k *consumer) pull(ctx context.Context, room int, wait time.Duration) (api.
 	if e, ok := errors.AsType[*api.Error](err); err == nil || ok && e.Code != api.CodeUnknownOutcome {
 		k.pulls++
 	}
+	k.heard(err)
 	return pulled, err
 }
 

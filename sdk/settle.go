@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	ackLinger     = 50 * time.Millisecond // while there is something to handle
+	ackLinger     = 20 * time.Millisecond // while there is something to handle
 	settleTimeout = 10 * time.Second      // of one request; a repeat is safe
 	lastWord      = 5 * time.Second       // for the last acks when all handlers have returned
 )
@@ -123,6 +123,7 @@ func (k *consumer) sendAcks(ctx context.Context, acks []*held) error {
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
 	answer, err := k.client.Ack(call, k.group, k.topic, receipts...)
 	cancel()
+	k.heard(err)
 	fates := fatesOf(receipts, answer, err)
 	var refused []error
 	var again error
@@ -144,6 +145,7 @@ func (k *consumer) sendAcks(ctx context.Context, acks []*held) error {
 		case k.lanes.unacked(h):
 			repeat(h)
 		default:
+			k.unsure = true // the leases of others may be gone as well
 			refused = append(refused, fmt.Errorf("acknowledging message %s: %w", h.message.ID, fate))
 		}
 	}
@@ -152,6 +154,9 @@ func (k *consumer) sendAcks(ctx context.Context, acks []*held) error {
 	}
 	k.mu.Unlock()
 
+	if len(refused) > 0 {
+		poke(k.toKeep)
+	}
 	for _, err := range refused {
 		k.tell(err)
 	}
@@ -175,6 +180,7 @@ func (k *consumer) sendBacks(ctx context.Context, backs []giveBack) error {
 		answer, err = k.client.Nack(call, k.group, k.topic, backs[0].delay, backs[0].reason, receipts...)
 	}
 	cancel()
+	k.heard(err)
 	fates := fatesOf(receipts, answer, err)
 	var again error
 	k.mu.Lock()

@@ -29,11 +29,15 @@ func newConsume() *cobra.Command {
 on a line, and acknowledge them once they are printed. It goes on until it is
 stopped, unless --max or --until-end says otherwise.
 
+TOPIC may be several names and patterns with commas between them; in a pattern
+* stands for any run of characters (quote it for the shell).
+
 The group remembers where it is: a second run goes on where the first stopped.
 Use another --group, or "sidestream group seek", to see messages again.`,
 		Example: `  sidestream consume hello
   sidestream consume orders --group audit --from latest --json
-  sidestream consume orders --until-end > orders.txt`,
+  sidestream consume orders --until-end > orders.txt
+  sidestream consume 'orders.*,returns' --json`,
 		Args: arguments("TOPIC"),
 	}
 	address := sidecarFlag(cmd)
@@ -98,7 +102,7 @@ func consume(ctx context.Context, c *sdk.Client, topic string, o consumeOptions,
 		}
 		if o.untilEnd && pulled.Reason != nil {
 			switch *pulled.Reason {
-			case api.ReasonAtEnd, api.ReasonNoPartition:
+			case api.ReasonAtEnd, api.ReasonNoPartition, api.ReasonNoTopic:
 				return nil
 			case api.ReasonCorruptRecord: // no waiting brings these to an end
 				return fmt.Errorf("the end of %s cannot be reached: a partition stands still at records that nobody can read; the sidecar's log names them and the offset to seek to", topic)

@@ -88,6 +88,13 @@ func describeGroup(ctx context.Context, c *sdk.Client, group string, topics []st
 	if !asked {
 		topics = topicsOf(g)
 	}
+	seen := map[string]bool{}
+	show := func(o api.Offsets) {
+		if !seen[o.Topic] {
+			seen[o.Topic] = true
+			view.Offsets = append(view.Offsets, o)
+		}
+	}
 	for _, t := range topics {
 		o, err := c.Offsets(ctx, group, t)
 		if gone := errors.Is(err, &api.Error{Code: api.CodeTopicNotFound}); gone && !asked {
@@ -96,7 +103,12 @@ func describeGroup(ctx context.Context, c *sdk.Client, group string, topics []st
 		if err != nil {
 			return view, fmt.Errorf("positions in topic %s: %w", t, err)
 		}
-		view.Offsets = append(view.Offsets, o)
+		if !strings.ContainsAny(t, "*,") {
+			show(o)
+		}
+		for _, each := range o.Topics { // a pattern, or several
+			show(each)
+		}
 	}
 	return view, nil
 }
@@ -207,7 +219,8 @@ func newGroupSeek() *cobra.Command {
 		Short: "Move a group to another position, while it consumes or not",
 		Example: `  sidestream group seek top-pages pageviews --to earliest
   sidestream group seek top-pages pageviews --to 2026-01-31T08:00:00Z
-  sidestream group seek top-pages pageviews --offset 0=120 --offset 3=7`,
+  sidestream group seek top-pages pageviews --offset 0=120 --offset 3=7
+  sidestream group seek audit 'orders.*' --to latest`,
 		Args: arguments("GROUP", "TOPIC"),
 	}
 	address := sidecarFlag(cmd)
@@ -230,6 +243,16 @@ func newGroupSeek() *cobra.Command {
 		}
 		if err != nil {
 			return err
+		}
+		if strings.ContainsAny(args[1], "*,") {
+			return table(cmd.OutOrStdout(), "TOPIC\tPARTITION\tOFFSET", func(row func(...any)) {
+				for _, topic := range slices.Sorted(maps.Keys(sought.Topics)) {
+					its := sought.Topics[topic].Offsets
+					for _, p := range slices.Sorted(maps.Keys(its)) {
+						row(topic, p, its[p])
+					}
+				}
+			})
 		}
 		return table(cmd.OutOrStdout(), "PARTITION\tOFFSET", func(row func(...any)) {
 			for _, p := range slices.Sorted(maps.Keys(sought.Offsets)) {

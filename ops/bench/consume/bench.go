@@ -39,7 +39,7 @@ func (l load) name() string {
 // batch is how many messages a pull asks for.
 const batch = 500
 
-// sizes of messages, and pulls at once: JetStream does best with one.
+// sizes of messages, and pulls at once: either server may do better with one.
 var (
 	sizes = []int{100, 1024}
 	pulls = []int{1, partitions}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,7 @@ func (b *bench) report(begun time.Time, average string) string {
 		begun.Format("2006-01-02 15:04"), time.Now().Format("15:04 MST"), measure.Machine(), average)
 	fmt.Fprintf(&out, "Rounds: %d, after one that is thrown away. Shown are medians, and ranges in brackets.\n", b.o.rounds)
 	if len(b.results) > 0 {
-		fmt.Fprintf(&out, "\nPulls of %d messages, each acknowledged explicitly; `8p` are 8 pulls at once. Figures compare ours with the better of JetStream's.\n\n", batch)
+		fmt.Fprintf(&out, "\nPulls of %d messages, each acknowledged explicitly; `8p` are 8 pulls at once. Figures compare the better of both loads.\n\n", batch)
 		out.WriteString("| load | server | messages/s | MB/s | pull p50 ms | pull p99 ms | CPU µs/message | client CPU µs/message | memory MB | our rate ÷ | our CPU ÷ |\n")
 		out.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
 	}
@@ -93,39 +92,36 @@ func of[R any](rounds []R, figure func(R) float64) []float64 {
 	return out
 }
 
-// besideBest compares our pulls beside each other with the better of JetStream's
-// loads, round by round.
-func (b *bench) besideBest(size int, what func(outcome) float64, best func([]float64) float64) float64 {
-	var ours []float64
-	var theirs [][]float64
+// best is the better of a server's loads in each round.
+func (b *bench) best(server string, size int, what func(outcome) float64, better func(...float64) float64) (all []float64) {
 	for _, c := range contenders(size) {
-		switch v := of(b.results[c], what); {
-		case c.server == jetStream && len(v) > 0:
-			theirs = append(theirs, v)
-		case c.server == sidestream && c.pullers == partitions:
-			ours = v
+		if c.server != server {
+			continue
+		}
+		for i, v := range of(b.results[c], what) {
+			if i == len(all) {
+				all = append(all, v)
+			}
+			all[i] = better(all[i], v)
 		}
 	}
-	if len(theirs) == 0 {
-		return math.NaN()
-	}
-	all := make([]float64, len(theirs[0]))
-	for i := range all {
-		var v []float64
-		for _, t := range theirs {
-			v = append(v, t[i])
-		}
-		all[i] = best(v)
-	}
-	return measure.Median(measure.Ratios(ours, all))
+	return all
 }
+
+// beside compares our better load with JetStream's, round by round.
+func (b *bench) beside(size int, what func(outcome) float64, better func(...float64) float64) float64 {
+	return measure.Median(measure.Ratios(b.best(sidestream, size, what, better), b.best(jetStream, size, what, better)))
+}
+
+func highest(v ...float64) float64 { return slices.Max(v) }
+func lowest(v ...float64) float64  { return slices.Min(v) }
 
 // figures are those that have a target.
 func (b *bench) figures() (out measure.Figures) {
 	for _, size := range sizes {
 		name := strings.TrimSuffix(load{size: size, pullers: 1}.name(), " 1p")
-		out.Add(name+" rate/jetstream", b.besideBest(size, outcome.Rate, slices.Max[[]float64]), ">=", 2)
-		out.Add(name+" cpu/jetstream", b.besideBest(size, outcome.CPUPerRecord, slices.Min[[]float64]), "<=", 0.5)
+		out.Add(name+" rate/jetstream", b.beside(size, outcome.Rate, highest), ">=", 2)
+		out.Add(name+" cpu/jetstream", b.beside(size, outcome.CPUPerRecord, lowest), "<=", 0.5)
 	}
 	out.Add(fmt.Sprintf("%d waiting pulls cpu %%", b.o.waiters), measure.Median(of(b.quiet, percent)), "<=", 2)
 	out.Add("publish answer to waiting pull p99 ms", measure.Median(b.quantiles(afterAnswer, 0.99)), "<=", 10)

@@ -516,3 +516,26 @@ func TestTakesOfOneGroupHoldUpNoOther(t *testing.T) {
 		t.Fatalf("%s %v", *d.Reason, d.Reasons)
 	}
 }
+
+// A sidecar from which a topic's partitions have moved went on showing their
+// lag, so that sums over sidecars counted it twice.
+func TestLagGaugeMovesWithItsPartition(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"jobs": 1})
+	l.produce("jobs", 0, 0, 3)
+	a, b := l.host("a"), l.host("b")
+	req := PullRequest{Group: "g", Topic: "jobs"}
+	a.pull(req)
+	a.owned("g", map[string]int{"jobs": 1})
+	b.pull(req)
+	shows := func(h *host) bool { return h.gauge("sidestream_consume_lag_messages") == 3 }
+	hides := func(h *host) bool { return h.gauge("sidestream_consume_lag_messages") == 0 }
+	eventually(t, "a shows the lag", func() bool { return shows(a) && hides(b) })
+	eventually(t, "b is a member", func() bool { return *b.pull(req).Reason == api.ReasonNoPartition })
+	a.endSession()
+	b.owned("g", map[string]int{"jobs": 1})
+	eventually(t, "b alone shows it", func() bool {
+		a.pull(req) // stays a member
+		return shows(b) && hides(a)
+	})
+}

@@ -199,6 +199,8 @@ func (s *share) tick(now time.Time) {
 	m := s.g.m.metrics
 	if owned {
 		m.lag.WithLabelValues(s.g.name, s.topic).Set(float64(lag))
+	} else {
+		m.lag.DeleteLabelValues(s.g.name, s.topic) // another sidecar counts it now
 	}
 	m.lagUnknown.WithLabelValues(s.g.name, s.topic).Set(float64(unknown))
 	m.unreadable.WithLabelValues(s.g.name, s.topic).Set(float64(unreadable))

@@ -14,7 +14,7 @@ const keepEvery = 10 * time.Millisecond
 
 // unsureAgain is how soon leases of which it is not known whether they are left
 // are asked for again.
-const unsureAgain = 250 * time.Millisecond
+const unsureAgain = 500 * time.Millisecond
 
 // keep extends the leases of what waits and what is being handled when a third
 // of them has passed, until all workers have ended.
@@ -24,7 +24,7 @@ func (k *consumer) keep(ctx context.Context, worked <-chan struct{}) {
 		var err error
 		if len(receipts) > 0 {
 			next = max(keepEvery, next)
-			if err = k.extend(ctx, receipts); err != nil {
+			if err = k.extend(ctx, receipts); err != nil && !all { // an outage is told by what met it
 				k.tell(err)
 			}
 		}
@@ -55,13 +55,14 @@ func (k *consumer) sure() {
 }
 
 // expiring are the receipts whose leases are to be extended now, and how long
-// until the next are. All are when it is not known which leases are left.
+// until the next are. All are when it is not known which leases are left; while
+// the sidecar is away that also finds out when it is back.
 func (k *consumer) expiring(now time.Time) (receipts map[string]*held, all bool, next time.Duration) {
 	next = time.Hour
 	receipts = map[string]*held{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all = k.unsure && !k.away
+	all = k.unsure
 	for _, h := range k.lanes.held {
 		if h.lease <= 0 || h.state == running && k.o.HandlerTimeout > 0 && now.Sub(h.handing) > k.o.HandlerTimeout {
 			continue

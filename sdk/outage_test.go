@@ -69,6 +69,49 @@ func TestNoHandlerBeginsWhileTheSidecarIsAway(t *testing.T) {
 	})
 }
 
+// That the sidecar is back is noticed also when there is no room for a pull and
+// nothing to acknowledge.
+func TestHandlersGoOnSoonAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeGroup("none", 1)
+		for range 10 {
+			f.put(0, "", "v")
+		}
+		away := false
+		f.fault = func(string) fault {
+			if away {
+				return down
+			}
+			return noFault
+		}
+		outage := func(is bool) func() {
+			return func() {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				away = is
+			}
+		}
+		time.AfterFunc(9*time.Second, outage(true)) // the first extension fails
+		time.AfterFunc(11*time.Second, outage(false))
+		var second atomic.Int64 // when the second worker went on
+		start := time.Now()
+		consuming(t, f, sdk.ConsumeOptions{Concurrency: 2, InFlight: 10}, func(_ context.Context, m api.Message) error {
+			switch m.Offset {
+			case 0:
+				time.Sleep(25 * time.Second)
+			case 1:
+				time.Sleep(10100 * time.Millisecond) // into the outage
+			case 2:
+				second.Store(int64(time.Since(start)))
+			}
+			return nil
+		})
+		if at := time.Duration(second.Load()); at < 11*time.Second || at > 12*time.Second {
+			t.Errorf("the next handler began after %v", at)
+		}
+	})
+}
+
 // A sidecar that drains gets back at once what waits, so it need wait only for
 // the handlers at work.
 func TestWhatWaitsGoesBackToASidecarThatDrains(t *testing.T) {

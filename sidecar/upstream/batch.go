@@ -104,6 +104,9 @@ func (h header) eachRecord(b []byte, f func(delta int32, millis int64)) error {
 			if !r.Ok() {
 				return fmt.Errorf("the marker of a transaction cannot be read")
 			}
+			if delta < 0 || delta > h.lastDelta { // it would move the position over what follows
+				return fmt.Errorf("the marker of a transaction is at place %d, and its batch ends at %d", delta, h.lastDelta)
+			}
 			continue
 		}
 		switch {

@@ -120,6 +120,7 @@ func TestUnsoundBatches(t *testing.T) {
 		"no codec":                  {rawBatch{last: 0, count: 1, attributes: 7, records: rawRecord(0, "x")}, "codec 7"},
 		"no offsets":                {rawBatch{last: -2, count: 1, records: rawRecord(0, "x")}, "ends -2 after"},
 		"a negative count":          {rawBatch{last: 0, count: -5, records: rawRecord(0, "x")}, "-5 records"},
+		"a marker beyond its end":   {rawBatch{last: 1, count: 2, attributes: controlBit, records: join(rawRecord(0, "x"), rawRecord(5, "y"))}, "place 5"},
 		"a marker cut off":          {rawBatch{last: 0, count: 1, attributes: controlBit, records: []byte{20, 0}}, "cut off"},
 	} {
 		c.bad.base = 5

@@ -29,7 +29,8 @@ func startBroker(t *testing.T) string {
 	return startServer(t).broker
 }
 
-func startServer(t *testing.T) server {
+// sidestream is the path of the binary under test.
+func sidestream(t *testing.T) string {
 	t.Helper()
 	binary := os.Getenv("SIDESTREAM_BIN")
 	if binary == "" {
@@ -38,6 +39,12 @@ func startServer(t *testing.T) server {
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("no binary to test (run make build, or set SIDESTREAM_BIN): %v", err)
 	}
+	return binary
+}
+
+func startServer(t *testing.T) server {
+	t.Helper()
+	binary := sidestream(t)
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(dir, "dev.log"))
 	if err != nil {

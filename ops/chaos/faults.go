@@ -24,6 +24,7 @@ type Run struct {
 	checker    *Checker // of that group
 	partitions int
 	pauses     Pauses
+	stalls     Stalls    // since the present fault began
 	outageOver time.Time // when Consul came back last
 }
 
@@ -56,6 +57,9 @@ const (
 	// atRisk is how long before a sidecar fails its acks may be unknown to the
 	// others: the interval of checkpoints with the time of writing them.
 	atRisk = 3 * time.Second
+	// readLate is how long after a kill an application may still find an answer
+	// that had been sent before: it is recorded when it is read.
+	readLate = 2 * time.Second
 )
 
 type fault struct {
@@ -92,6 +96,7 @@ func (r *Run) Round(faults []fault, until time.Time) {
 			return
 		}
 		began := time.Now()
+		r.stalls.Reset()
 		r.note("%s …", faults[i].name)
 		faults[i].do(r)
 		r.note("%s: whole again after %v", faults[i].name, time.Since(began).Round(10*time.Millisecond))
@@ -206,12 +211,22 @@ func (r *Run) expectedDown(p *Process) bool {
 	return strings.HasPrefix(p.Name, "sidecar") && r.load.excused(p, time.Now())
 }
 
+// breakIfSteady breaks a rule about time, unless this machine stood still.
+func (r *Run) breakIfSteady(rule, format string, args ...any) {
+	r.t.Helper()
+	if worst := r.stalls.Worst(); worst > stallLimit {
+		r.note("  not judged, since this machine stood still for %v: %s", worst.Round(time.Millisecond), fmt.Sprintf(format, args...))
+		return
+	}
+	r.checker.Break(rule, format, args...)
+}
+
 // unmoved breaks a rule for each partition that another owner, or a later
 // generation, has now.
 func (r *Run) unmoved(why string, before, after owners) {
 	for p, o := range after {
 		if b := before[p]; b.Owner != o.Owner || b.Generation != o.Generation {
-			r.checker.Break(ruleMoved, "%s: partition %d was of %s in generation %d, and is of %s in %d", why, p, b.Owner, b.Generation, o.Owner, o.Generation)
+			r.breakIfSteady(ruleMoved, "%s: partition %d was of %s in generation %d, and is of %s in %d", why, p, b.Owner, b.Generation, o.Owner, o.Generation)
 		}
 	}
 }
@@ -236,7 +251,7 @@ func (r *Run) takeover(what string, of *Process, partitions []int, since time.Ti
 		limit = sessionLimit
 	}
 	if slowest > limit {
-		r.checker.Break(ruleLate, "%s: the partitions of %s were delivered by others only after %v", what, of.Name, slowest)
+		r.breakIfSteady(ruleLate, "%s: the partitions of %s were delivered by others only after %v", what, of.Name, slowest)
 	}
 }
 
@@ -305,17 +320,17 @@ func (r *Run) joinAndLeave() {
 			continue
 		}
 		if moved++; o.Owner != p.Name {
-			r.checker.Break(ruleMoved, "%s joined, and partition %d moved from %s to %s", p.Name, n, before[n].Owner, o.Owner)
+			r.breakIfSteady(ruleMoved, "%s joined, and partition %d moved from %s to %s", p.Name, n, before[n].Owner, o.Owner)
 		}
 	}
 	if least := r.partitions / len(r.load.Healthy()); moved > least+1 {
-		r.checker.Break(ruleMoved, "%s joined, and %d partitions moved, where %d must", p.Name, moved, least)
+		r.breakIfSteady(ruleMoved, "%s joined, and %d partitions moved, where %d must", p.Name, moved, least)
 	}
 	r.load.Faulty(p, true)
 	p.Stop()
 	for n, o := range r.whole() {
 		if joined[n].Generation != o.Generation && joined[n].Owner != p.Name {
-			r.checker.Break(ruleMoved, "%s left, and partition %d moved from %s to %s", p.Name, n, joined[n].Owner, o.Owner)
+			r.breakIfSteady(ruleMoved, "%s left, and partition %d moved from %s to %s", p.Name, n, joined[n].Owner, o.Owner)
 		}
 	}
 }
@@ -325,7 +340,7 @@ func (r *Run) joinAndLeave() {
 func (r *Run) outage(why string, began time.Time) {
 	for group, c := range r.load.groups {
 		if quiet := c.Quiet(began.Add(time.Second)); len(quiet) > 0 {
-			c.Break(ruleLate, "%s: nothing delivered to group %s of partitions %v for %v", why, group, quiet, time.Since(began))
+			r.breakIfSteady(ruleLate, "%s: nothing delivered to group %s of partitions %v for %v", why, group, quiet, time.Since(began))
 		}
 	}
 }
@@ -389,7 +404,7 @@ func (r *Run) kill(p *Process) {
 	r.load.Faulty(p, true)
 	over := r.loses(p.Name, "kill -9", time.Now().Add(-atRisk))
 	p.Kill()
-	over(time.Now())
+	over(time.Now().Add(readLate))
 }
 
 func (r *Run) killPlanners() {

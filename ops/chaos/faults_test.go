@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,12 +48,13 @@ func TestRandomFaults(t *testing.T) {
 		r.pauses = longPauses
 	}
 	var resources Resources
-	sampling, stopSampling := context.WithCancel(t.Context())
-	sampled := make(chan struct{})
-	go func() { defer close(sampled); r.sample(sampling, &resources) }()
+	watching, stopWatching := context.WithCancel(t.Context())
+	var watchers sync.WaitGroup
+	watchers.Go(func() { r.sample(watching, &resources) })
+	watchers.Go(func() { r.stalls.Watch(watching) })
 	defer func() {
-		stopSampling()
-		<-sampled
+		stopWatching()
+		watchers.Wait()
 		load.Stop()
 		t.Logf("resident memory: %s", resources.Report())
 		for group, c := range groups {

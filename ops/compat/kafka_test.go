@@ -97,6 +97,47 @@ func startKafka(t *testing.T) *apache {
 	return k
 }
 
+// create makes a topic with the brokers' own protocol.
+func (k *apache) create(t *testing.T, topic string, partitions int32, configs map[string]*string) {
+	t.Helper()
+	if _, err := k.admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
+		t.Fatalf("creating topic %s: %v", topic, err)
+	}
+}
+
+// compacted waits until fewer than a number of records are left in the only
+// partition of a topic. Kafka compacts no segment that it writes to, and begins
+// another with a record that comes when segment.ms is over.
+func (k *apache) compacted(t *testing.T, s sidecar, topic string, fewer int) {
+	t.Helper()
+	waitFor(t, "Kafka to compact topic "+topic, func() bool {
+		s.publish(topic, "roll", "roll")
+		ends, err := k.admin.ListEndOffsets(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end, ok := ends.Lookup(topic, 0)
+		if !ok || end.Err != nil {
+			t.Fatalf("no end of topic %s: %v", topic, end.Err)
+		}
+		reader, err := kgo.NewClient(kgo.SeedBrokers(k.plain),
+			kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		left, next := 0, int64(0)
+		for next < end.Offset {
+			fetches := reader.PollFetches(t.Context())
+			if err := fetches.Err(); err != nil {
+				t.Fatal(err)
+			}
+			fetches.EachRecord(func(r *kgo.Record) { left, next = left+1, r.Offset+1 })
+		}
+		return left < fewer
+	})
+}
+
 // certificate makes one for 127.0.0.1 that signs itself, and returns the PEM
 // files of it alone and with its key, as Kafka's keystores of type PEM are.
 func certificate(t *testing.T, dir string) (public, keystore string) {

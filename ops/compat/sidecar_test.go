@@ -16,7 +16,14 @@ import (
 // sidecar is a running `sidestream sidecar`.
 type sidecar struct {
 	*process
+	t   *testing.T // where its calls fail
 	url string
+}
+
+// in is the sidecar with its failures in a subtest.
+func (s sidecar) in(t *testing.T) sidecar {
+	s.t = t
+	return s
 }
 
 // startSidecar runs the real binary with settings in its environment's form,
@@ -28,7 +35,7 @@ func startSidecar(t *testing.T, name, consul string, settings ...string) sidecar
 	cmd.Env = append([]string{ // nothing of the test's own, such as SIDESTREAM_BIN
 		"SIDESTREAM_ID=" + name, "SIDESTREAM_DATA_DIR=" + t.TempDir(), "SIDESTREAM_LISTEN=" + addr,
 		"SIDESTREAM_CONSUL_ADDRESS=" + consul, "SIDESTREAM_CONSUL_CLUSTER=compat"}, settings...)
-	s := sidecar{launch(t, "sidecar-"+name, cmd), "http://" + addr}
+	s := sidecar{launch(t, "sidecar-"+name, cmd), t, "http://" + addr}
 	s.ready(t.Context(), func(ctx context.Context) error { return call(ctx, "GET", s.url+"/readyz", nil, nil) })
 	return s
 }
@@ -180,13 +187,36 @@ func (s sidecar) drain(group, topic string) []message {
 	return nil
 }
 
-// lag is what the group has not acknowledged.
-func (s sidecar) lag(group, topic string) (lag int64, partitions int) {
+// gather acknowledges what comes until there are count different messages and
+// nothing is left.
+func (s sidecar) gather(group, topic string, count int) []message {
+	s.t.Helper()
+	var all []message
+	seen := map[string]bool{}
+	waitFor(s.t, fmt.Sprintf("%d messages of %s", count, topic), func() bool {
+		for _, m := range s.drain(group, topic) {
+			all, seen[m.ID] = append(all, m), true
+		}
+		return len(seen) >= count
+	})
+	return all
+}
+
+// settled checks that the group has acknowledged all of a topic. What needs no
+// acknowledgement, such as the marker of a transaction, may be passed over a
+// moment later.
+func (s sidecar) settled(group, topic string, partitions int) {
 	s.t.Helper()
 	var got struct {
 		Lag        int64
-		Partitions []struct{}
+		Partial    bool
+		Partitions []struct{ Position, End, Lag int64 }
 	}
-	s.do("GET", "/groups/"+group+"/topics/"+topic+"/offsets", nil, &got)
-	return got.Lag, len(got.Partitions)
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		s.do("GET", "/groups/"+group+"/topics/"+topic+"/offsets", nil, &got)
+		if got.Lag == 0 && !got.Partial && len(got.Partitions) == partitions {
+			return
+		}
+	}
+	s.t.Errorf("%s: the offsets of group %s in %s are %+v after everything is acknowledged, want no lag in %d partitions", s.name, group, topic, got, partitions)
 }

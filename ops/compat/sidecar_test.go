@@ -27,8 +27,16 @@ func (s sidecar) in(t *testing.T) sidecar {
 }
 
 // startSidecar runs the real binary with settings in its environment's form,
-// such as SIDESTREAM_KAFKA_BOOTSTRAP=….
+// such as SIDESTREAM_KAFKA_BOOTSTRAP=…, and waits until it is ready.
 func startSidecar(t *testing.T, name, consul string, settings ...string) sidecar {
+	t.Helper()
+	s := launchSidecar(t, name, consul, settings...)
+	s.ready(t.Context(), func(ctx context.Context) error { return call(ctx, "GET", s.url+"/readyz", nil, nil) })
+	return s
+}
+
+// launchSidecar does not wait until it is ready, only until it answers.
+func launchSidecar(t *testing.T, name, consul string, settings ...string) sidecar {
 	t.Helper()
 	addr := freeAddresses(t, 1)[0]
 	cmd := exec.Command(sidestream(t), "sidecar")
@@ -36,7 +44,7 @@ func startSidecar(t *testing.T, name, consul string, settings ...string) sidecar
 		"SIDESTREAM_ID=" + name, "SIDESTREAM_DATA_DIR=" + t.TempDir(), "SIDESTREAM_LISTEN=" + addr,
 		"SIDESTREAM_CONSUL_ADDRESS=" + consul, "SIDESTREAM_CONSUL_CLUSTER=compat"}, settings...)
 	s := sidecar{launch(t, "sidecar-"+name, cmd), t, "http://" + addr}
-	s.ready(t.Context(), func(ctx context.Context) error { return call(ctx, "GET", s.url+"/readyz", nil, nil) })
+	s.ready(t.Context(), func(ctx context.Context) error { return call(ctx, "GET", s.url+"/healthz", nil, nil) })
 	return s
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,16 +31,22 @@ func TestUpstreamKafka(t *testing.T) {
 	t.Run("takeover", func(t *testing.T) {
 		takeover(t, startSidecar(t, "two", consul, bootstrap), startSidecar(t, "three", consul, bootstrap))
 	})
+	t.Run("found as a service", func(t *testing.T) {
+		register(t, consul, "kafka-of-sales", k.plain)
+		publishAndPull(t, startSidecar(t, "finder", consul, "SIDESTREAM_KAFKA_SERVICE=kafka-of-sales"), "found")
+	})
+	t.Run("tls", func(t *testing.T) { overTLS(t, k, consul) })
+	t.Run("scram", func(t *testing.T) { overSCRAM(t, k, consul) })
 }
 
-// refused checks that a call fails with a code, and that it does so at once.
-func refused(t *testing.T, err error, status int, code string, took time.Duration) {
+// refused checks that a call fails with a code and says why, at once.
+func refused(t *testing.T, err error, status int, code, says string, took time.Duration) {
 	t.Helper()
 	var r *httpRefusal
-	if !errors.As(err, &r) || r.status != status || r.Code != code {
-		t.Errorf("got %v, want %d %s", err, status, code)
+	if !errors.As(err, &r) || r.status != status || r.Code != code || !strings.Contains(r.Message, says) {
+		t.Errorf("got %v, want %d %s that says %q", err, status, code, says)
 	}
-	if took > 10*time.Second { // a timeout would be longer than that
+	if took > 10*time.Second { // a wait would be longer than that
 		t.Errorf("the refusal took %s, want it at once", took)
 	}
 }
@@ -48,10 +55,10 @@ func refused(t *testing.T, err error, status int, code string, took time.Duratio
 func noTopic(t *testing.T, s sidecar) {
 	start := time.Now()
 	err := call(t.Context(), "POST", s.url+"/topics/nowhere", []byte("x"), nil)
-	refused(t, err, 404, "topic_not_found", time.Since(start))
+	refused(t, err, 404, "topic_not_found", "does not exist", time.Since(start))
 	start = time.Now()
 	err = call(t.Context(), "POST", s.url+"/groups/g/topics/nowhere/pull?wait=20s", nil, nil)
-	refused(t, err, 404, "topic_not_found", time.Since(start))
+	refused(t, err, 404, "topic_not_found", "does not exist", time.Since(start))
 }
 
 // publishAndPull makes a topic, fills it in each way and takes all of it.

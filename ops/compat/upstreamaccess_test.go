@@ -1,0 +1,114 @@
+package compat
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+)
+
+// register enters a broker into Consul, as a service of any name.
+func register(t *testing.T, consul, service, broker string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := call(t.Context(), "PUT", "http://"+consul+"/v1/agent/service/register",
+		map[string]any{"Name": service, "Address": host, "Port": number}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// overTLS: the broker's certificate is checked against the authority that the
+// sidecar was given, and against no other.
+func overTLS(t *testing.T, k *apache, consul string) {
+	settings := []string{"SIDESTREAM_KAFKA_BOOTSTRAP=" + k.tls, "SIDESTREAM_KAFKA_TLS_ENABLED=true"}
+	publishAndPull(t, startSidecar(t, "tls", consul, append(settings, "SIDESTREAM_KAFKA_TLS_CA_FILE="+k.authority)...), "over-tls")
+
+	stranger := launchSidecar(t, "tls-stranger", consul, settings...)
+	start := time.Now()
+	err := call(t.Context(), "POST", stranger.url+"/topics/over-tls", []byte("x"), nil)
+	refused(t, err, 503, "brokers_unavailable", "certificate", time.Since(start))
+}
+
+// overSCRAM logs in as a user with as few rights as can be.
+func overSCRAM(t *testing.T, k *apache, consul string) {
+	settings := []string{"SIDESTREAM_KAFKA_BOOTSTRAP=" + k.scram,
+		"SIDESTREAM_KAFKA_SASL_MECHANISM=scram-sha-512", "SIDESTREAM_KAFKA_SASL_USER=" + scramUser}
+	password := "SIDESTREAM_KAFKA_SASL_PASSWORD=" + scramPassword
+	k.grant(t, "over-scram", kadm.OpCreate, kadm.OpRead, kadm.OpWrite)
+	s := startSidecar(t, "scram", consul, append(settings, password)...)
+	publishAndPull(t, s, "over-scram")
+	t.Run("rights", func(t *testing.T) { rights(t, s.in(t), k) })
+	t.Run("auto-creation", func(t *testing.T) {
+		k.grant(t, "not-creatable", kadm.OpRead, kadm.OpWrite)
+		s := startSidecar(t, "scram-maker", consul, append(settings, password, "SIDESTREAM_AUTO_CREATE_TOPICS=true")...)
+		denied(t, "POST", s.url+"/topics/not-creatable", "create topic not-creatable")
+		denied(t, "POST", s.url+"/groups/g/topics/not-creatable/pull?wait=20s", "create topic not-creatable")
+	})
+
+	stranger := launchSidecar(t, "scram-stranger", consul, append(settings, "SIDESTREAM_KAFKA_SASL_PASSWORD=guessed")...)
+	start := time.Now()
+	err := call(t.Context(), "POST", stranger.url+"/topics/over-scram", []byte("x"), nil)
+	refused(t, err, 503, "brokers_unavailable", "refuse the login (kafka.sasl)", time.Since(start))
+}
+
+// rights: what the user may not do fails at once and says so.
+func rights(t *testing.T, s sidecar, k *apache) {
+	denied(t, "PUT", s.url+"/topics/not-granted", "create topic not-granted")
+	k.create(t, "hidden", 1, nil)
+	denied(t, "POST", s.url+"/topics/hidden", "hidden")
+	denied(t, "POST", s.url+"/groups/g/topics/hidden/pull?wait=20s", "hidden")
+	k.create(t, "read-only", 1, nil)
+	k.grant(t, "read-only", kadm.OpRead)
+	denied(t, "POST", s.url+"/topics/read-only", "read-only")
+	k.create(t, "write-only", 1, nil)
+	k.grant(t, "write-only", kadm.OpWrite)
+	s.publish("write-only", "", "x")
+	// To a reader the brokers refuse only the records themselves, which the
+	// sidecar goes on to ask for: a right may be given at any time.
+	if got := s.pull("h", "write-only", ""); len(got.Messages) > 0 || got.Reason != "brokers_down" {
+		t.Errorf("without the right to read came %q (%s), want nothing and brokers_down", texts(got.Messages), got.Reason)
+	}
+	var status any
+	s.do("GET", "/status", nil, &status)
+	if told := fmt.Sprint(status); !strings.Contains(told, "TOPIC_AUTHORIZATION_FAILED") {
+		t.Errorf("the status does not tell why topic write-only is not read: %s", told)
+	}
+	k.grant(t, "write-only", kadm.OpRead)
+	if got := texts(s.drain("h", "write-only")); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("with the right to read came %q, want x", got)
+	}
+}
+
+// denied checks that the sidecar passes on a broker's refusal at once.
+func denied(t *testing.T, method, url, says string) {
+	t.Helper()
+	start := time.Now()
+	refused(t, call(t.Context(), method, url, nil, nil), 403, "forbidden", says, time.Since(start))
+}
+
+// grant gives the user of the login rights to one topic.
+func (k *apache) grant(t *testing.T, topic string, operations ...kadm.ACLOperation) {
+	t.Helper()
+	results, err := k.admin.CreateACLs(t.Context(), kadm.NewACLs().Topics(topic).
+		ResourcePatternType(kadm.ACLPatternLiteral).Operations(operations...).Allow("User:"+scramUser).AllowHosts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Err != nil {
+			t.Fatal(fmt.Errorf("granting %v on topic %s: %w", operations, topic, r.Err))
+		}
+	}
+}

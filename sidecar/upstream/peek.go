@@ -58,6 +58,8 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 			continue
 		case errors.Is(fp.Err, kerr.CorruptMessage):
 			return recs, next, end, corruptRecord(fmt.Sprintf("the broker cannot read offset %d of partition %d of topic %s: %v", next, partition, topic, fp.Err))
+		case errors.Is(fp.Err, kerr.TopicAuthorizationFailed):
+			return nil, 0, 0, topicError(topic, kerr.TopicAuthorizationFailed.Code)
 		case fp.Err != nil:
 			if fresh, err := u.Refresh(ctx, topic); err == nil && kerr.IsRetriable(fp.Err) {
 				if q, ok := fresh.Partition(partition); ok && (q.Leader != p.Leader || q.Epoch != p.Epoch) {

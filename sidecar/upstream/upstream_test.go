@@ -373,6 +373,19 @@ func TestPeek(t *testing.T) {
 	if _, _, _, err = u.Peek(ctx, "t", 9, 0, 1, 1<<20); codeOf(err) != api.CodePartitionNotFound {
 		t.Errorf("no such partition: %v", err)
 	}
+	c.ControlKey(kmsg.Fetch.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		req := kreq.(*kmsg.FetchRequest)
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		st, sp := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+		st.Topic, sp.ErrorCode = req.Topics[0].Topic, kerr.TopicAuthorizationFailed.Code
+		st.TopicID = req.Topics[0].TopicID
+		st.Partitions = append(st.Partitions, sp)
+		resp.Topics = append(resp.Topics, st)
+		return resp, nil, true
+	})
+	if _, _, _, err = u.Peek(ctx, "t", 0, 2, 1, 1<<20); codeOf(err) != api.CodeForbidden {
+		t.Errorf("without the right to read: %v", err)
+	}
 }
 
 func TestConfig(t *testing.T) {

@@ -50,6 +50,7 @@ func overSCRAM(t *testing.T, k *apache, consul string) {
 	s := startSidecar(t, "scram", consul, append(settings, password)...)
 	publishAndPull(t, s, "over-scram")
 	t.Run("rights", func(t *testing.T) { rights(t, s.in(t), k) })
+	t.Run("dead letters", func(t *testing.T) { deadRights(t, s.in(t), k) })
 	t.Run("auto-creation", func(t *testing.T) {
 		k.grant(t, "not-creatable", kadm.OpRead, kadm.OpWrite)
 		s := startSidecar(t, "scram-maker", consul, append(settings, password, "SIDESTREAM_AUTO_CREATE_TOPICS=true")...)
@@ -66,6 +67,7 @@ func overSCRAM(t *testing.T, k *apache, consul string) {
 // rights: what the user may not do fails at once and says so.
 func rights(t *testing.T, s sidecar, k *apache) {
 	denied(t, "PUT", s.url+"/topics/not-granted", "create topic not-granted")
+	denied(t, "POST", s.url+"/topics/nowhere", "nowhere") // to who has no right it is not told what there is
 	k.create(t, "hidden", 1, nil)
 	denied(t, "POST", s.url+"/topics/hidden", "hidden")
 	denied(t, "POST", s.url+"/groups/g/topics/hidden/pull?wait=20s", "hidden")
@@ -75,6 +77,19 @@ func rights(t *testing.T, s sidecar, k *apache) {
 	k.create(t, "write-only", 1, nil)
 	k.grant(t, "write-only", kadm.OpWrite)
 	s.publish("write-only", "", "x")
+	denied(t, "GET", s.url+"/topics/write-only/partitions/0/messages?offset=0", "write-only")
+	denied(t, "PUT", s.url+"/topics/write-only", "create topic write-only") // though it is there
+	// Without the right to describe configs those of a topic cannot be compared.
+	start := time.Now()
+	err := call(t.Context(), "PUT", s.url+"/topics/over-scram", map[string]any{"configs": map[string]string{"retention.ms": "3600000"}}, nil)
+	refused(t, err, 403, "forbidden", "over-scram", time.Since(start))
+	s.do("PUT", "/topics/over-scram", map[string]any{"partitions": 4}, nil)
+	var listed struct{ Topics []struct{ Topic string } }
+	s.do("GET", "/topics", nil, &listed)
+	names := fmt.Sprint(listed.Topics)
+	if !strings.Contains(names, "write-only") || strings.Contains(names, "hidden") {
+		t.Errorf("the topics are %s, want those of which the user has a right", names)
+	}
 	// To a reader the brokers refuse only the records themselves, which the
 	// sidecar goes on to ask for: a right may be given at any time.
 	if got := s.pull("h", "write-only", ""); len(got.Messages) > 0 || got.Reason != "brokers_down" {
@@ -86,8 +101,44 @@ func rights(t *testing.T, s sidecar, k *apache) {
 		t.Errorf("the status does not tell why topic write-only is not read: %s", told)
 	}
 	k.grant(t, "write-only", kadm.OpRead)
-	if got := texts(s.drain("h", "write-only")); !slices.Equal(got, []string{"x"}) {
+	if got := texts(s.gather("h", "write-only", 1)); !slices.Equal(got, []string{"x"}) {
 		t.Errorf("with the right to read came %q, want x", got)
+	}
+}
+
+// deadRights: a group needs its topic of dead letters, or a right to make it;
+// without either what was given up stays where it is.
+func deadRights(t *testing.T, s sidecar, k *apache) {
+	k.create(t, "mortal", 1, nil)
+	k.grant(t, "mortal", kadm.OpRead, kadm.OpWrite)
+	k.grant(t, "dead.maker", kadm.OpCreate, kadm.OpRead, kadm.OpWrite)
+	s.publish("mortal", "", "bad")
+	giveUp := func(group string) {
+		t.Helper()
+		s.do("PUT", "/groups/"+group, map[string]any{"max_attempts": 1}, nil)
+		s.nack(group, "mortal", s.next(group, "mortal", "max=1")...)
+	}
+	giveUp("maker")
+	waitFor(t, "the dead letter", func() bool {
+		var dead struct{ Letters []struct{} }
+		err := call(t.Context(), "GET", s.url+"/groups/maker/topics/mortal/dead", nil, &dead)
+		return err == nil && len(dead.Letters) == 1
+	})
+	s.settled("maker", "mortal", 1)
+
+	giveUp("poor")
+	waitFor(t, "the pulls to say that the dead letter is blocked", func() bool {
+		got := s.pull("poor", "mortal", "")
+		if len(got.Messages) > 0 {
+			t.Errorf("%q came, which was given up", texts(got.Messages))
+		}
+		return got.Reason == "dead_letter_blocked"
+	})
+	denied(t, "GET", s.url+"/groups/poor/topics/mortal/dead", "dead.poor")
+	var status any
+	s.do("GET", "/status", nil, &status)
+	if told := fmt.Sprint(status); !strings.Contains(told, "dead.poor") {
+		t.Errorf("the status does not tell which topic may not be made: %s", told)
 	}
 }
 

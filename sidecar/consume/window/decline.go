@@ -28,6 +28,8 @@ func (w *Window[R]) Decline(leaseNo uint64, declined []int64) (returned []int64,
 		for _, m := range back {
 			if given[m.offset] {
 				m.spent--
+			} else {
+				m.excused = true
 			}
 			returned = append(returned, m.offset)
 		}

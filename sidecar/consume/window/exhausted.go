@@ -62,10 +62,11 @@ func (w *Window[R]) Retain(offset int64) {
 	}
 }
 
-// exhausted says whether a message has used up its attempts. What is only
-// guessed of an earlier owner's hand-outs uses up none.
+// exhausted says whether a message has used up its attempts. The last of them
+// must be a failure of its own: not a guess about an earlier owner's hand-outs,
+// and not that of a message before it in its lane, which brought it back too.
 func (w *Window[R]) exhausted(m *message[R]) bool {
-	return m.crowds || w.cfg.MaxAttempts > 0 && m.spent >= w.cfg.MaxAttempts && !m.guessed
+	return m.crowds || w.cfg.MaxAttempts > 0 && m.spent >= w.cfg.MaxAttempts && !m.excused
 }
 
 // SetMaxAttempts changes the limit of a window that is at work.

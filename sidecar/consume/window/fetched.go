@@ -59,10 +59,10 @@ var farthest = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 func (w *Window[R]) push(r Record[R], m *message[R], l *lane[R]) {
 	m.offset, m.size, m.ref = r.Offset, r.Size, r.Ref
 	if r.Offset < w.restore && !w.pos.WasPassed(r.Offset) {
-		m.spent, m.guessed = 1, true
+		m.spent, m.excused = 1, true // it may have been handed out
 	}
 	if t, ok := w.pos.Retry(r.Offset); ok {
-		m.guessed = m.guessed && t.Attempt == 0
+		m.excused = m.excused && t.Attempt == 0
 		m.spent = max(m.spent, t.Attempt)
 		if m.notBefore = t.NotBefore; m.notBefore.After(farthest) {
 			m.notBefore = farthest
@@ -111,8 +111,12 @@ func (w *Window[R]) Position() offsets.Position {
 		if m.offset >= w.pos.HandOut || len(rs) == offsets.MaxRetries {
 			break
 		}
-		if m.spent > 1 || !m.notBefore.IsZero() {
-			rs = append(rs, offsets.Retry{Offset: m.offset, Attempt: m.spent, NotBefore: m.notBefore})
+		attempt := m.spent
+		if m.excused && w.cfg.MaxAttempts > 0 { // the next owner must not take it for used up
+			attempt = min(attempt, w.cfg.MaxAttempts-1)
+		}
+		if attempt > 1 || !m.notBefore.IsZero() {
+			rs = append(rs, offsets.Retry{Offset: m.offset, Attempt: attempt, NotBefore: m.notBefore})
 		}
 	}
 	for _, r := range w.pos.Retries {

@@ -76,6 +76,7 @@ func (w *Window[R]) Nack(now time.Time, leaseNo uint64, nacked []int64, delay ti
 	for _, l := range from {
 		l.nacked = false
 		for _, m := range w.giveBack(l, l.back) {
+			m.excused = !slices.Contains(nacked, m.offset)
 			returned = append(returned, m.offset)
 		}
 		w.place(l)
@@ -142,7 +143,9 @@ func (w *Window[R]) Expire(now time.Time) (returned []int64) {
 		if len(back) > 0 && back[0].spent >= isolateAfter {
 			l.narrow = max(1, len(back)/narrowing)
 		}
-		for _, m := range back {
+		for i, m := range back {
+			// In its order the application has come to the first at most.
+			m.excused = i > 0
 			returned = append(returned, m.offset)
 		}
 		w.place(l)

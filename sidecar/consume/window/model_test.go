@@ -21,7 +21,7 @@ type model struct {
 	lane      []int  // that the message stands in
 	acked     []bool // or known to be a gap
 	tries     []int
-	guessed   []bool // tries is a guess
+	excused   []bool // its last hand-out was no failure of its own
 	due       []time.Time
 	lease     []uint64 // out under; 0: not
 	last      []uint64
@@ -42,7 +42,7 @@ func newModel(t *rapid.T, order Order) *model {
 	m := &model{
 		order: order, attempts: rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(t, "most attempts"),
 		exists: make([]bool, size), lane: make([]int, size), acked: make([]bool, size), tries: make([]int, size),
-		guessed: make([]bool, size), due: make([]time.Time, size), lease: make([]uint64, size), last: make([]uint64, size),
+		excused: make([]bool, size), due: make([]time.Time, size), lease: make([]uint64, size), last: make([]uint64, size),
 		diverting: make([]bool, size), blocked: make([]bool, size),
 		until: map[int]time.Time{}, blocks: map[int]int64{},
 	}
@@ -117,7 +117,7 @@ func (m *model) heads() (offs []int64) {
 }
 
 func (m *model) exhausted(o int64) bool {
-	return m.attempts > 0 && m.tries[o] >= m.attempts && !m.guessed[o]
+	return m.attempts > 0 && m.tries[o] >= m.attempts && !m.excused[o]
 }
 
 // giveBack returns what is out of a lane from an offset on.
@@ -150,11 +150,23 @@ func (m *model) fallBack(returned int) {
 func (m *model) expire(now time.Time) (offs []int64) {
 	for _, o := range m.out() {
 		if m.lease[o] != 0 && !m.until[m.lane[o]].After(now) {
-			offs = append(offs, m.giveBack(m.lane[o], 0)...)
+			for i, o := range m.giveBack(m.lane[o], 0) {
+				m.excused[o] = i > 0
+				offs = append(offs, o)
+			}
 		}
 	}
 	slices.Sort(offs)
 	return offs
+}
+
+// kept is how many hand-outs the next owner hears of: what is excused is not to
+// be taken for used up.
+func (m *model) kept(o int64) int {
+	if m.excused[o] && m.attempts > 0 {
+		return min(m.tries[o], m.attempts-1)
+	}
+	return m.tries[o]
 }
 
 func (m *model) settle(o int64) { m.acked[o], m.lease[o] = true, 0 }
@@ -189,7 +201,7 @@ func (m *model) check(t *rapid.T, w *Window[int64], now time.Time) {
 			if p.WasPassed(o) != (m.tries[o] == 0) {
 				t.Fatalf("offset %d was handed out %d times, and passed are %v", o, m.tries[o], p.Passed)
 			}
-			if got := max(1, r.Attempt); ok && r.Attempt != m.tries[o] || got != max(1, m.tries[o]) {
+			if got := max(1, r.Attempt); ok && r.Attempt != m.kept(o) || got != max(1, m.kept(o)) {
 				t.Fatalf("offset %d was handed out %d times, its retry is %+v", o, m.tries[o], r)
 			}
 			if m.due[o].After(now) && !r.NotBefore.Equal(m.due[o]) {
@@ -282,7 +294,7 @@ func (m *model) took(t *rapid.T, hs []Handout[int64], now time.Time, limit, byte
 			begun[lane] = h.Offset
 		}
 		m.tries[h.Offset]++
-		m.guessed[h.Offset] = false
+		m.excused[h.Offset] = false
 		m.until[lane] = now.Add(lease)
 		if h.Attempt != m.tries[h.Offset] || h.LeaseNo != m.no || !h.LeaseUntil.Equal(m.until[lane]) || h.Ref != h.Offset {
 			t.Fatalf("%+v: want attempt %d under lease %d to %v", h, m.tries[h.Offset], m.no, m.until[lane])
@@ -438,7 +450,10 @@ func againstTheModel(t *rapid.T, m *model) {
 			}
 			var returned []int64
 			for lane, from := range lowest {
-				returned = append(returned, m.giveBack(lane, from)...)
+				for _, o := range m.giveBack(lane, from) {
+					m.excused[o] = !slices.Contains(offs, o)
+					returned = append(returned, o)
+				}
 			}
 			slices.Sort(returned)
 			back, errs := w.Nack(now, no, offs, delay, "")
@@ -472,6 +487,8 @@ func againstTheModel(t *rapid.T, m *model) {
 			for _, o := range returned {
 				if slices.Contains(offs, o) {
 					m.tries[o]--
+				} else {
+					m.excused[o] = true
 				}
 			}
 			m.fallBack(len(returned))
@@ -576,7 +593,11 @@ func againstTheModel(t *rapid.T, m *model) {
 			clear(m.blocked)
 			for o := range m.exists {
 				m.blocks[m.lane[o]] = m.edge
-				m.guessed[o] = m.tries[o] == 1 && m.due[o].IsZero()
+				kept := m.kept(int64(o))
+				m.excused[o] = m.tries[o] > 0 && (kept == 0 || kept == 1 && m.due[o].IsZero())
+				if m.tries[o] > 0 {
+					m.tries[o] = max(1, kept)
+				}
 			}
 		}
 		m.check(t, w, now)

@@ -67,7 +67,7 @@ func (w *Window[R]) Take(now time.Time, max, maxBytes int, length time.Duration)
 func (w *Window[R]) handOut(m *message[R], no uint64) {
 	m.lease, m.lastLease = no, no
 	m.spent++
-	m.guessed = false
+	m.excused = false
 	if m.spent > 1 {
 		w.note(m)
 	}

@@ -117,7 +117,7 @@ type message[R any] struct {
 	notBefore  time.Time   // until when the last nack put it off; zero: never nacked
 	firstError string      // what nacks said
 	lastError  string
-	guessed    bool // spent is a guess: an earlier owner may have handed it out
+	excused    bool // its last hand-out is no failure of its own, as far as is known
 	noted      bool // it is in Window.tried
 	diverting  bool // exhausted, and listed as such
 	blocked    bool // exhausted, and could not be diverted

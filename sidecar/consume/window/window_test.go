@@ -435,3 +435,66 @@ func TestExhausted(t *testing.T) {
 	w.Retain(0)
 	take(t, w, 2, 9, "1:1 2:1")
 }
+
+// What a message did that follows a failed one in its order is not known: it comes
+// back with it and again with the next failure, and is not given up for that. Once
+// a poisoned message took all that was pulled behind it to the dead letters.
+func TestFollowersAreNotGivenUp(t *testing.T) {
+	fail := map[string]func(w *Window[string], now time.Time, no uint64) time.Time{
+		"nack": func(w *Window[string], now time.Time, no uint64) time.Time {
+			w.Nack(now, no, []int64{0}, 0, "bad")
+			return now
+		},
+		"expiry": func(w *Window[string], now time.Time, no uint64) time.Time {
+			now = now.Add(lease30)
+			w.Expire(now)
+			return now
+		},
+	}
+	for name, fails := range fail {
+		for _, restart := range []bool{false, true} {
+			cfg := Config{MaxMessages: 64, MaxAttempts: 2}
+			w, err := New[string](offsets.Position{Topic: "T"}, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := t0
+			add(t, w, 4, 0, 1, 2, 3)
+			for range 2 {
+				hs := w.Take(now, 10, 0, lease30)
+				if len(hs) != 4 {
+					t.Fatalf("%s: %d were handed out", name, len(hs))
+				}
+				now = fails(w, now, hs[0].LeaseNo)
+			}
+			if restart {
+				b, _ := w.Position().Encode()
+				p, err := offsets.Decode(b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if w, err = New[string](p, cfg); err != nil {
+					t.Fatal(err)
+				}
+				add(t, w, 4, 0, 1, 2, 3)
+			}
+			for range 2 { // what follows is looked at when the first is gone
+				for _, e := range w.Exhausted(now) {
+					if e.Offset != 0 {
+						t.Errorf("%s, restart %v: %d is given up after %d attempts", name, restart, e.Offset, e.Attempt)
+					}
+					w.Skip(e.Offset)
+				}
+			}
+			hs := w.Take(now, 10, 0, lease30)
+			if len(hs) == 0 || hs[0].Offset != 1 {
+				t.Fatalf("%s, restart %v: %v follows", name, restart, hs)
+			}
+			// It fails by itself now.
+			w.Nack(now, hs[0].LeaseNo, []int64{1}, 0, "bad too")
+			if es := w.Exhausted(now); len(es) != 1 || es[0].Offset != 1 {
+				t.Errorf("%s, restart %v: %v are given up", name, restart, es)
+			}
+		}
+	}
+}

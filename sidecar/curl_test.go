@@ -341,7 +341,7 @@ func TestEveryErrorIsJSON(t *testing.T) {
 }
 
 func TestGroupConflicts(t *testing.T) {
-	r := newRig(t, nil)
+	r := newRig(t, func(c *Config) { c.Consume.LeaveAfter = time.Second })
 	into[api.Group](t, r.do("PUT", "/groups/g", `{"from":"latest"}`), 200)
 	if a := r.do("POST", "/groups/g/topics/one/pull?from=earliest", ""); a.status != 409 || a.code() != api.CodeGroupConfig {
 		t.Errorf("got %s", a)
@@ -349,9 +349,11 @@ func TestGroupConflicts(t *testing.T) {
 	if a := r.do("POST", "/groups/g/topics/one/ack", `{"receipts":["made up"]}`); a.status == 200 {
 		t.Errorf("got %s", a)
 	}
-	if a := r.do("DELETE", "/groups/g", ""); a.status != 204 {
-		t.Errorf("got %s", a)
+	into[api.Pulled](t, r.do("POST", "/groups/g/topics/one/pull", ""), 200)
+	if a := r.do("DELETE", "/groups/g", ""); a.status != 409 || a.code() != api.CodeGroupConfig {
+		t.Errorf("a group whose consumer pulled just now: got %s", a)
 	}
+	r.until("deleted once its member has left", func() bool { return r.do("DELETE", "/groups/g", "").status == 204 })
 	if a := r.do("GET", "/groups/g", ""); a.status != 404 {
 		t.Errorf("got %s", a)
 	}

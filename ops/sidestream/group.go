@@ -267,7 +267,9 @@ func newGroupDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete GROUP",
 		Short: "Forget a group with all its positions",
-		Args:  arguments("GROUP"),
+		Long: `Forget a group with all its positions. It is refused while the group has members:
+a sidecar leaves 30 s (consume.leave_after) after the last pull there.`,
+		Args: arguments("GROUP"),
 	}
 	address := sidecarFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

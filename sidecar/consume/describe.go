@@ -134,8 +134,8 @@ func (m *Manager) Groups(ctx context.Context) (api.GroupList, error) {
 }
 
 // DeleteGroup forgets a group: its settings and positions. It is refused while
-// the group has members; a sidecar that only lingers after its last pull leaves
-// for it. What stays is a seek for each topic: a sidecar that is away may hold a
+// the group has members, this sidecar among them: one that nobody pulls at now may
+// be between two pulls of a consumer that lives. What stays is a seek for each topic: a sidecar that is away may hold a
 // position on its disk, and must not skip with it what a new group of the same
 // name has not seen.
 func (m *Manager) DeleteGroup(ctx context.Context, group string) error {
@@ -146,24 +146,19 @@ func (m *Manager) DeleteGroup(ctx context.Context, group string) error {
 	if err != nil {
 		return err
 	}
-	if g := m.lookup(group); g != nil && g.closeIfIdle(time.Now()) {
-		g.leaveNow()
-		select {
-		case <-g.done:
-		case <-ctx.Done():
-			return storeError("leave the group", ctx.Err())
-		}
-	}
 	members, err := m.membersOf(ctx, group)
 	if err != nil {
 		return storeError("read the members", err)
 	}
-	if len(members) > 0 {
-		who := make([]string, len(members))
-		for i, mem := range members {
-			who[i] = mem.Sidecar
-		}
-		return apiError(api.CodeGroupConfig, "group %s is in use by %s: stop pulling there, and delete it when they have left (about %s later)",
+	var who []string
+	for _, mem := range members {
+		who = append(who, mem.Sidecar)
+	}
+	if m.lookup(group) != nil && !slices.Contains(who, m.id) {
+		who = append(who, m.id) // it is joining, or the store has lost its membership
+	}
+	if len(who) > 0 {
+		return apiError(api.CodeGroupConfig, "group %s is in use by %s: stop pulling there, and delete it when they have left (%s after the last pull, once nothing is out)",
 			group, strings.Join(who, ", "), m.cfg.LeaveAfter)
 	}
 	es, err := m.store.List(ctx, discovery.PrefixGroups+group+"/")

@@ -214,6 +214,26 @@ func TestStaysWhileTheStoreIsAway(t *testing.T) {
 	eventually(t, "left, with the store", func() bool { return a.m.lookup("g") == nil })
 }
 
+// A consumer that is between two pulls is one: its group must not be deleted
+// under it, whichever sidecar is asked.
+func TestIdleMemberKeepsItsGroup(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, map[string]int32{"views": 1})
+	l.produce("views", 0, 0, 1)
+	short := func(c *Config) { c.LeaveAfter = 2 * time.Second }
+	a, b := l.host("a", short), l.host("b", short)
+	a.ackAll("g", "views", a.pullSome(PullRequest{Group: "g", Topic: "views"}))
+	for _, h := range []*host{a, b} {
+		err := h.m.DeleteGroup(t.Context(), "g")
+		wantCode(t, err, api.CodeGroupConfig)
+		if !strings.Contains(err.Error(), "in use by a") || !strings.Contains(err.Error(), "2s after the last pull") {
+			t.Fatalf("does not say who and how long: %v", err)
+		}
+	}
+	eventually(t, "deleted once it has left", func() bool { return b.m.DeleteGroup(t.Context(), "g") == nil })
+	wantCode(t, a.m.DeleteGroup(t.Context(), "g"), api.CodeGroupNotFound)
+}
+
 func TestDeletedGroupBeginsAnew(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 2})
@@ -229,6 +249,7 @@ func TestDeletedGroupBeginsAnew(t *testing.T) {
 	}
 	dir := b.dir
 	b.close()
+	a.leave("g")
 	if err := a.m.DeleteGroup(t.Context(), "g"); err != nil {
 		t.Fatal(err)
 	}

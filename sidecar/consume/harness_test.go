@@ -256,6 +256,15 @@ func (h *host) endSession() {
 	}
 }
 
+// leave makes the host leave a group, as it does by itself when nobody pulls.
+func (h *host) leave(group string) {
+	h.lab.t.Helper()
+	if g := h.m.lookup(group); g != nil {
+		g.leaveNow()
+		<-g.done
+	}
+}
+
 func (h *host) pull(req PullRequest) *Delivery {
 	h.lab.t.Helper()
 	d, err := h.m.Pull(h.lab.t.Context(), req)

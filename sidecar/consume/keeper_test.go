@@ -48,9 +48,7 @@ func (h *host) idleGroup(name, topic string, c api.GroupConfig) {
 		h.lab.t.Fatal(err)
 	}
 	h.ackAll(name, topic, h.pullSome(PullRequest{Group: name, Topic: topic}))
-	g := h.m.lookup(name)
-	g.leaveNow()
-	<-g.done
+	h.leave(name)
 }
 
 // noSweeps keeps the host's own keeper from looking.
@@ -269,9 +267,7 @@ func TestCeiling(t *testing.T) {
 	l.produce("views", 0, 1, 1)
 	a.ackAll("first", "views", a.pullSome(PullRequest{Group: "first", Topic: "views"}))
 	// A group less is room for another.
-	g := b.m.lookup("second")
-	g.leaveNow()
-	<-g.done
+	b.leave("second")
 	if err := a.m.DeleteGroup(t.Context(), "second"); err != nil {
 		t.Fatal(err)
 	}

@@ -74,6 +74,9 @@ func agentRole(args []string) error {
 	})
 }
 
+// leaveAfter is short, so that a group can be deleted soon after its measurement.
+const leaveAfter = 2 * time.Second
+
 // sidecarRole is a sidecar as `sidestream sidecar` runs it, on an embedded store
 // and with the broker as its bootstrap. Its arguments are the folder, the file
 // for profiles and the broker's address.
@@ -81,6 +84,7 @@ func sidecarRole(args []string) error {
 	return serve(args[1], func(store discovery.Store, log *zap.Logger) (daemon, func() []any, error) {
 		cfg := sidecar.DefaultConfig()
 		cfg.DataDir, cfg.Listen, cfg.Kafka.Bootstrap = args[0], "127.0.0.1:0", args[2:3]
+		cfg.Consume.LeaveAfter = leaveAfter
 		s, err := sidecar.New(cfg, store, log)
 		return s, func() []any { return []any{s.Addr()} }, err
 	})

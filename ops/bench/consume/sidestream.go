@@ -202,7 +202,17 @@ func (o *ours) owned(ctx context.Context, group string) error {
 	return fmt.Errorf("group %s does not own its %d partitions", group, partitions)
 }
 
-// forget ends a group's reading ahead.
+// forget ends a group's reading ahead: it waits until the sidecar has left.
 func (o *ours) forget(ctx context.Context, _ string) error {
-	return o.client.DeleteGroup(ctx, fmt.Sprintf("bench-%d", o.runs))
+	for end := time.Now().Add(time.Minute); ; {
+		err := o.client.DeleteGroup(ctx, fmt.Sprintf("bench-%d", o.runs))
+		if !errors.Is(err, &api.Error{Code: api.CodeGroupConfig}) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"slices"
@@ -90,6 +91,21 @@ func rights(t *testing.T, s sidecar, k *apache) {
 	if !strings.Contains(names, "write-only") || strings.Contains(names, "hidden") {
 		t.Errorf("the topics are %s, want those of which the user has a right", names)
 	}
+	// Nor is it known that a topic takes larger messages than Kafka's default.
+	value := bytes.Repeat([]byte("x"), 1<<20)
+	limit := "2000000"
+	for topic, operations := range map[string][]kadm.ACLOperation{
+		"large-untold": {kadm.OpWrite},
+		"large-told":   {kadm.OpWrite, kadm.OpDescribeConfigs},
+	} {
+		k.create(t, topic, 1, map[string]*string{"max.message.bytes": &limit})
+		k.grant(t, topic, operations...)
+	}
+	start = time.Now()
+	err = call(t.Context(), "POST", s.url+"/topics/large-untold", value, nil)
+	refused(t, err, 413, "message_too_large", "large-untold", time.Since(start))
+	s.publish("large-told", "", string(value))
+	s.do("GET", "/topics/large-untold", nil, nil)
 	// To a reader the brokers refuse only the records themselves, which the
 	// sidecar goes on to ask for: a right may be given at any time.
 	if got := s.pull("h", "write-only", ""); len(got.Messages) > 0 || got.Reason != "brokers_down" {
@@ -125,6 +141,13 @@ func deadRights(t *testing.T, s sidecar, k *apache) {
 		return err == nil && len(dead.Letters) == 1
 	})
 	s.settled("maker", "mortal", 1)
+	var back struct {
+		Redriven int
+		Kept     []struct{ Error httpRefusal }
+	}
+	start := time.Now()
+	err := call(t.Context(), "POST", s.url+"/groups/maker/topics/mortal/dead/redrive", map[string]string{"to": "hidden"}, &back)
+	refused(t, err, 403, "forbidden", "hidden", time.Since(start))
 
 	giveUp("poor")
 	waitFor(t, "the pulls to say that the dead letter is blocked", func() bool {
@@ -149,17 +172,33 @@ func denied(t *testing.T, method, url, says string) {
 	refused(t, call(t.Context(), method, url, nil, nil), 403, "forbidden", says, time.Since(start))
 }
 
-// grant gives the user of the login rights to one topic.
+// grant gives the user of the login rights to one topic, and waits until the
+// broker has them: the controller, who stores them, answers earlier.
 func (k *apache) grant(t *testing.T, topic string, operations ...kadm.ACLOperation) {
 	t.Helper()
-	results, err := k.admin.CreateACLs(t.Context(), kadm.NewACLs().Topics(topic).
-		ResourcePatternType(kadm.ACLPatternLiteral).Operations(operations...).Allow("User:"+scramUser).AllowHosts())
+	rights := kadm.NewACLs().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).
+		Operations(operations...).Allow("User:" + scramUser).AllowHosts()
+	results, err := k.admin.CreateACLs(t.Context(), rights)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range results {
 		if r.Err != nil {
-			t.Fatal(fmt.Errorf("granting %v on topic %s: %w", operations, topic, r.Err))
+			t.Fatalf("granting %v on topic %s: %v", operations, topic, r.Err)
 		}
 	}
+	waitFor(t, "the broker to know the rights on topic "+topic, func() bool {
+		results, err := k.admin.DescribeACLs(t.Context(), rights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known := 0
+		for _, r := range results {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			known += len(r.Described)
+		}
+		return known >= len(operations)
+	})
 }

@@ -47,6 +47,7 @@ type Checker struct {
 	seen     int
 	repeated int
 	unproven int // deliveries that were called so
+	promised int // messages that were answered 200
 }
 
 // partitionLog is one partition by offset.
@@ -62,14 +63,15 @@ type partitionLog struct {
 
 // event is what is known of one offset.
 type event struct {
-	promised  bool
-	value     string // as promised, or as first delivered
-	delivered bool
-	pending   int // acks that were sent and not answered
-	acks      []acked
-	gen       uint64 // of the last delivery, with its lease and attempt
-	lease     uint64
-	attempt   int
+	promised   bool
+	promisedAt time.Time
+	value      string // as promised, or as first delivered
+	delivered  bool
+	pending    int // acks that were sent and not answered
+	acks       []acked
+	gen        uint64 // of the last delivery, with its lease and attempt
+	lease      uint64
+	attempt    int
 }
 
 // acked is an ack that was answered well.
@@ -191,8 +193,8 @@ func keyOf(m api.Message) string {
 // maybeAcked says whether the owner may take the message for acknowledged.
 func (e *event) maybeAcked() bool { return e.pending > 0 || len(e.acks) > 0 }
 
-// Published records a publish that was answered 200.
-func (c *Checker) Published(partition int32, offset int64, key, value string) {
+// Published records a publish that was answered 200 at a time.
+func (c *Checker) Published(at time.Time, partition int32, offset int64, key, value string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.parts[partition].know(offset, key)
@@ -200,7 +202,8 @@ func (c *Checker) Published(partition int32, offset int64, key, value string) {
 		c.breakRule(ruleValue, "partition %d offset %d was promised to %.60q, which had %.60q", partition, offset, value, e.value)
 		return
 	}
-	e.promised, e.value = true, value
+	e.promised, e.promisedAt, e.value = true, at, value
+	c.promised++
 }
 
 // Delivered records the answer to a pull that was sent and answered at those
@@ -423,6 +426,26 @@ func (c *Checker) Quiet(since time.Time) (partitions []int) {
 		}
 	}
 	return partitions
+}
+
+// Stuck lists the partitions with a message that was promised before a time and
+// is not delivered yet.
+func (c *Checker) Stuck(before time.Time) (partitions []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, p := range c.parts {
+		if slices.ContainsFunc(p.events[p.low:], func(e event) bool { return e.promised && !e.delivered && e.promisedAt.Before(before) }) {
+			partitions = append(partitions, i)
+		}
+	}
+	return partitions
+}
+
+// Promised counts the messages that were answered 200.
+func (c *Checker) Promised() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.promised
 }
 
 // Unproven counts the deliveries that were called so.

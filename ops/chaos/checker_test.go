@@ -134,7 +134,7 @@ func TestCheckerFails(t *testing.T) {
 		}, []string{ruleValue}},
 		{"one offset is promised twice", func(h *history) {
 			h.publish(1)
-			h.c.Published(0, 0, "key", "another")
+			h.c.Published(time.Now(), 0, 0, "key", "another")
 			h.ack("a", h.pull("a", 1, 1, 1, 0))
 		}, []string{ruleValue}},
 		{"a redelivery that counts no attempt", func(h *history) {
@@ -200,7 +200,7 @@ func (h *history) wait(d time.Duration) { h.now = h.now.Add(d) }
 
 func (h *history) publish(n int64) {
 	for range n {
-		h.c.Published(0, h.published, h.key(h.published), fmt.Sprint("value ", h.published))
+		h.c.Published(time.Now(), 0, h.published, h.key(h.published), fmt.Sprint("value ", h.published))
 		h.published++
 	}
 }
@@ -245,5 +245,26 @@ func TestReceiptOfAnotherVersionIsTold(t *testing.T) {
 	c.Delivered("a", time.Time{}, time.Time{}, false, []api.Message{{ID: "t/0/0", Receipt: base64.RawURLEncoding.EncodeToString([]byte{9, 1, 1, 1})}})
 	if b := c.Broken()[ruleReceipt]; len(b) != 1 || !strings.Contains(b[0], "no receipt of version 1") {
 		t.Errorf("broken: %v", c.Broken())
+	}
+}
+
+func TestCheckerStuck(t *testing.T) {
+	c := NewChecker(2, false)
+	at := time.Now()
+	c.Published(at, 1, 0, "key", "value")
+	for _, tc := range []struct {
+		before time.Time
+		want   int
+	}{{at, 0}, {at.Add(1), 1}} {
+		if got := c.Stuck(tc.before); len(got) != tc.want {
+			t.Errorf("stuck since before %s: %v", clock(tc.before), got)
+		}
+	}
+	c.parts[1].events[0].delivered = true
+	if got := c.Stuck(at.Add(time.Hour)); len(got) > 0 {
+		t.Errorf("a delivered message is stuck: %v", got)
+	}
+	if c.Promised() != 1 {
+		t.Errorf("%d promised", c.Promised())
 	}
 }

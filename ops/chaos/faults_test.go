@@ -102,7 +102,7 @@ func seen(t *testing.T, p *Process) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checker.Published(a.Partition, a.Offset, fmt.Sprint("key-", i), fmt.Sprint("event ", i))
+			checker.Published(time.Now(), a.Partition, a.Offset, fmt.Sprint("key-", i), fmt.Sprint("event ", i))
 		}
 	}
 	consume := func() {

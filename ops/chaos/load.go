@@ -153,7 +153,7 @@ func (l *Load) publish(ctx context.Context, writer int) {
 			continue
 		}
 		for _, c := range l.groups {
-			c.Published(a.Partition, a.Offset, key, value)
+			c.Published(time.Now(), a.Partition, a.Offset, key, value)
 		}
 		if err := l.ledger.Published(l.Topic, a.Partition, a.Offset, value); err != nil {
 			l.breakRule(ruleValue, "%v", err)

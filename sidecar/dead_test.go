@@ -44,6 +44,8 @@ func TestDeadLettersOverHTTP(t *testing.T) {
 		"option":      r.do("GET", base+"dead?kee=1", ""),
 		"body":        r.do("POST", base+"dead/redrive", `{"id":"x"}`),
 		"redrive max": r.do("POST", base+"dead/redrive", `{"max":-1}`),
+		"reason":      r.do("GET", base+"dead?reason=tired", ""),
+		"its reason":  r.do("POST", base+"dead/redrive", `{"reason":"tired"}`),
 	} {
 		if a.status != 400 || a.code() != api.CodeBadRequest {
 			t.Errorf("%s: %s", name, a)
@@ -52,11 +54,20 @@ func TestDeadLettersOverHTTP(t *testing.T) {
 	if a := r.do("GET", "/groups/nobody/topics/one/dead", ""); a.status != 404 || a.code() != api.CodeGroupNotFound {
 		t.Errorf("%s", a)
 	}
+	if a := r.do("GET", base+"dead?reason=tired", ""); !strings.Contains(string(a.body), "max_attempts, window_full, undecodable or oversized") {
+		t.Errorf("does not name the reasons: %s", a)
+	}
+	if a := r.do("POST", "/groups/nobody/topics/one/dead/redrive", `{"ids":["x"]}`); a.status != 404 || a.code() != api.CodeGroupNotFound {
+		t.Errorf("%s", a)
+	}
+	if none := into[api.Redriven](t, r.do("POST", base+"dead/redrive", `{"ids":["made up"]}`), 200); none.Redriven != 0 || len(none.NotFound) != 1 || none.NotFound[0] != "made up" {
+		t.Errorf("an id of no letter: %+v", none)
+	}
 	back := into[api.Redriven](t, r.do("POST", base+"dead/redrive", ""), 200)
 	if back.Redriven != 1 || back.Next != "" || back.Error != nil {
 		t.Fatalf("%+v", back)
 	}
-	if again := into[api.Redriven](t, r.do("POST", base+"dead/redrive", "{}"), 200); again.Redriven != 0 {
+	if again := into[api.Redriven](t, r.do("POST", base+"dead/redrive", fmt.Sprintf(`{"ids":[%q]}`, l.ID)), 200); again.Redriven != 0 || len(again.NotFound) != 0 {
 		t.Errorf("again: %+v", again)
 	}
 	d = into[api.Pulled](t, r.do("POST", base+"pull?wait=10s&ack=auto", ""), 200)

@@ -58,6 +58,7 @@ Use another --group, or "sidestream group seek", to see messages again.`,
 		defer c.Close()
 		return stopped(cmd, consume(cmd.Context(), c, args[0], o, cmd.OutOrStdout(), cmd.ErrOrStderr()))
 	}
+	badRequestIsUsage(cmd)
 	return cmd
 }
 

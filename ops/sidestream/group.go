@@ -17,9 +17,13 @@ import (
 )
 
 func newGroup() *cobra.Command {
-	return parent("group", "List, describe, configure, seek, pause and delete consumer groups",
+	cmd := parent("group", "List, describe, configure, seek, pause and delete consumer groups",
 		"List, describe, configure, seek, pause and delete consumer groups, through a sidecar.",
 		newGroupList(), newGroupDescribe(), newGroupConfigure(), newGroupSeek(), newGroupPause(), newGroupResume(), newGroupDead(), newGroupRedrive(), newGroupDelete())
+	for _, c := range cmd.Commands() {
+		badRequestIsUsage(c)
+	}
+	return cmd
 }
 
 func newGroupList() *cobra.Command {
@@ -227,9 +231,13 @@ func newGroupSeek() *cobra.Command {
 	to := cmd.Flags().String("to", "", "earliest, latest or a time (RFC 3339)")
 	offsets := cmd.Flags().StringToInt64("offset", nil, "exact offset of a partition, partition=offset; may be repeated")
 	valuesOf(cmd, "to", "earliest", "latest")
-	cmd.MarkFlagsMutuallyExclusive("to", "offset")
-	cmd.MarkFlagsOneRequired("to", "offset")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case *to == "" && len(*offsets) == 0:
+			return usageError{errors.New("where to is missing: use --to earliest, --to latest, --to with a time (RFC 3339), or --offset partition=offset")}
+		case *to != "" && len(*offsets) > 0:
+			return usageError{errors.New("--to and --offset are both given: use one, or seek twice")}
+		}
 		c, err := client(cmd, *address)
 		if err != nil {
 			return err

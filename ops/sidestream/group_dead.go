@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +33,10 @@ brought back or discarded are left out, unless --all is given.`,
 	asJSON := cmd.Flags().Bool("json", false, "print one JSON object a letter")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *most < 1 {
-			return fmt.Errorf("--max=%d: use a positive number", *most)
+			return usageError{fmt.Errorf("--max: got %d: use 1 or more", *most)}
+		}
+		if err := oneOf("reason", *reason, deadReasons...); err != nil {
+			return err
 		}
 		c, err := client(cmd, *address)
 		if err != nil {
@@ -58,9 +63,12 @@ brought back or discarded are left out, unless --all is given.`,
 
 func reasonFlag(cmd *cobra.Command) *string {
 	reason := cmd.Flags().String("reason", "", "letters of this reason only: max_attempts, window_full, undecodable or oversized")
-	valuesOf(cmd, "reason", "max_attempts", "window_full", "undecodable", "oversized")
+	valuesOf(cmd, "reason", deadReasons...)
 	return reason
 }
+
+// deadReasons are those that letters have.
+var deadReasons = []string{"max_attempts", "window_full", "undecodable", "oversized"}
 
 // deadLetters asks until there are enough, or none are left: one answer is
 // bounded in what it looks through.
@@ -158,10 +166,15 @@ back twice. Letters that come meanwhile are left for the next time.
 	cmd.Flags().StringVar(&body.To, "to", "", "topic, in place of the one where the messages were")
 	cmd.Flags().StringVar(&body.Dead, "dead", "", "topic of the letters, in place of the group's")
 	cmd.Flags().BoolVar(&body.Discard, "discard", false, "count the letters as done and bring nothing back")
-	cmd.MarkFlagsMutuallyExclusive("to", "discard")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if body.To != "" && body.Discard {
+			return usageError{errors.New("--to and --discard are both given: letters are brought back or discarded")}
+		}
 		if *most < 0 {
-			return fmt.Errorf("--max=%d: use a positive number, or 0 for all", *most)
+			return usageError{fmt.Errorf("--max: got %d: use 1 or more, or 0 for all", *most)}
+		}
+		if err := oneOf("reason", *reason, deadReasons...); err != nil {
+			return err
 		}
 		c, err := client(cmd, *address)
 		if err != nil {
@@ -186,7 +199,7 @@ back twice. Letters that come meanwhile are left for the next time.
 // redriveAll asks until nothing is left of what was there at the beginning, or
 // most are done. The sum holds what was done before an error too.
 func redriveAll(ctx context.Context, c *sdk.Client, group, topic string, body api.RedriveRequest, most int) (sum api.Redriven, err error) {
-	for {
+	for first := true; ; first = false {
 		body.Max = 1000
 		if most > 0 {
 			body.Max = min(body.Max, most-sum.Redriven)
@@ -199,6 +212,12 @@ func redriveAll(ctx context.Context, c *sdk.Client, group, topic string, body ap
 		sum.Copies += answer.Copies
 		sum.Kept = append(sum.Kept, answer.Kept...)
 		sum.Unread = append(sum.Unread, answer.Unread...)
+		if first {
+			sum.NotFound = answer.NotFound
+		} else {
+			sum.NotFound = slices.DeleteFunc(sum.NotFound, func(id string) bool { return !slices.Contains(answer.NotFound, id) })
+		}
+		sum.Next = answer.Next
 		switch {
 		case err != nil:
 			return sum, err
@@ -218,6 +237,11 @@ func printRedriven(w io.Writer, r api.Redriven, discard bool) error {
 	}
 	if _, err := fmt.Fprintf(w, "%s %d\n", did, r.Redriven); err != nil {
 		return err
+	}
+	if n := len(r.NotFound); n > 0 && r.Next == "" && r.Error == nil {
+		if _, err := fmt.Fprintf(w, "found no letter of %d of the ids: %s\n", n, strings.Join(r.NotFound, ", ")); err != nil {
+			return err
+		}
 	}
 	if len(r.Kept) == 0 {
 		return nil

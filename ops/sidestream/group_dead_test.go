@@ -35,12 +35,18 @@ func deadSidecar(t *testing.T) (address string, asked *[]api.RedriveRequest) {
 		_ = json.Unmarshal(b, &req)
 		*asked = append(*asked, req)
 		answer := api.Redriven{Topic: "dead.g", Redriven: 2, Next: "0.3-4"}
+		if len(req.IDs) > 0 {
+			answer.NotFound = []string{"a", "b"}
+		}
 		switch {
 		case req.Reason == "oversized":
 			w.WriteHeader(http.StatusMultiStatus)
 			answer.Error = api.NewError(api.CodeBrokersUnavailable, "away")
 		case req.After != "":
 			answer.Redriven, answer.Next = 1, ""
+			if len(req.IDs) > 0 {
+				answer.NotFound = []string{"b", "c"}
+			}
 			answer.Kept = []api.KeptLetter{{ID: "g/t/0/7", Error: api.NewError(api.CodeBadRecord, "nobody can read it")}}
 		}
 		_ = json.NewEncoder(w).Encode(answer)
@@ -78,6 +84,10 @@ func TestGroupRedrive(t *testing.T) {
 	r = command(t.Context(), "", "group", "redrive", "g", "t", "--sidecar", address, "--max", "2", "--id", "a", "--id", "b", "--discard")
 	if r.code != 0 || !strings.Contains(r.out, "discarded 2") || len(*asked) != 1 || (*asked)[0].Max != 2 || len((*asked)[0].IDs) != 2 || !(*asked)[0].Discard {
 		t.Errorf("%+v; asked %+v", r, *asked)
+	}
+	r = command(t.Context(), "", "group", "redrive", "g", "t", "--sidecar", address, "--id", "a", "--id", "b", "--id", "c")
+	if r.code != 0 || !strings.Contains(r.out, "found no letter of 1 of the ids: b\n") {
+		t.Errorf("%+v", r)
 	}
 	// What was done before an error is told.
 	r = command(t.Context(), "", "group", "redrive", "g", "t", "--sidecar", address, "--reason", "oversized")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -21,7 +22,7 @@ the topics that are named, until they are resumed. What applications hold may
 be acknowledged; positions and owners stay. Pulls answer with the reason
 "paused".`,
 		Example: "  sidestream group pause top-pages\n  sidestream group pause billing orders refunds",
-	}, (*sdk.Client).Pause)
+	}, (*sdk.Client).Pause, func(g api.Group, _ []string) string { return pauseOf(g) })
 }
 
 func newGroupResume() *cobra.Command {
@@ -29,10 +30,12 @@ func newGroupResume() *cobra.Command {
 		Use:     "resume GROUP [TOPIC...]",
 		Short:   "End a pause, all of it or that of some topics",
 		Example: "  sidestream group resume top-pages",
-	}, (*sdk.Client).Resume)
+	}, (*sdk.Client).Resume, resumeOf)
 }
 
-func pauseOrResume(cmd *cobra.Command, do func(*sdk.Client, context.Context, string, ...string) (api.Group, error)) *cobra.Command {
+// pauseOrResume makes a command of a call; done says what became of the group
+// and the topics that were named.
+func pauseOrResume(cmd *cobra.Command, do func(*sdk.Client, context.Context, string, ...string) (api.Group, error), done func(api.Group, []string) string) *cobra.Command {
 	cmd.Args = arguments("GROUP", "[TOPIC...]")
 	address := sidecarFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -45,12 +48,31 @@ func pauseOrResume(cmd *cobra.Command, do func(*sdk.Client, context.Context, str
 		if err != nil {
 			return err
 		}
-		if line := pauseOf(g); line != "" {
-			return say(cmd.OutOrStdout(), line)
+		if err := say(cmd.OutOrStdout(), done(g, args[1:])); err != nil {
+			return err
 		}
-		return say(cmd.OutOrStdout(), "group "+g.Group+" is not paused")
+		for _, topic := range args[1:] {
+			if _, err := c.Topic(cmd.Context(), topic); errors.Is(err, &api.Error{Code: api.CodeTopicNotFound}) {
+				if err := say(cmd.ErrOrStderr(), "topic "+topic+" does not exist: what was said of it holds once it does"); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	}
 	return cmd
+}
+
+// resumeOf says for people what goes on after a resume, and what does not.
+func resumeOf(g api.Group, topics []string) string {
+	line := "group " + g.Group + " goes on"
+	if len(topics) > 0 {
+		line += " in " + strings.Join(topics, ", ")
+	}
+	if still := pauseOf(g); still != "" {
+		line += "; " + still
+	}
+	return line
 }
 
 // pauseOf says for people what of a group is paused; "" for nothing.
@@ -68,6 +90,13 @@ func say(w io.Writer, line string) error {
 	_, err := fmt.Fprintln(w, line)
 	return err
 }
+
+// What some settings of a group may be.
+var (
+	orders      = []string{"partition", "key", "none"}
+	exclusives  = []string{"available", "strict"}
+	unreadables = []string{"dead", "skip", "stop"}
+)
 
 func newGroupConfigure() *cobra.Command {
 	cmd := &cobra.Command{
@@ -90,11 +119,18 @@ that the group has not begun to consume.`,
 	f.StringVar(&c.Dead, "dead", "", "topic of its dead letters, skip or off")
 	f.StringVar(&c.Unreadable, "unreadable", "", "records that nobody can read: dead, skip or stop")
 	ephemeral := f.Bool("ephemeral", false, "remove the group soon after its last member left; --ephemeral=false takes it back")
-	valuesOf(cmd, "order", "partition", "key", "none")
-	valuesOf(cmd, "exclusive", "available", "strict")
+	valuesOf(cmd, "order", orders...)
+	valuesOf(cmd, "exclusive", exclusives...)
 	valuesOf(cmd, "from", "earliest", "latest")
-	valuesOf(cmd, "unreadable", "dead", "skip", "stop")
+	valuesOf(cmd, "unreadable", unreadables...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, err := range []error{
+			oneOf("order", c.Order, orders...), oneOf("exclusive", c.Exclusive, exclusives...), oneOf("unreadable", c.Unreadable, unreadables...),
+		} {
+			if err != nil {
+				return err
+			}
+		}
 		if f.Changed("max-attempts") {
 			c.MaxAttempts = attempts
 		}

@@ -38,8 +38,21 @@ func TestPauseDescribeResume(t *testing.T) {
 	if out := sh(at, "group", "configure", "g", "--ephemeral=false", "--max-attempts", "0"); !strings.Contains(out, "lease 45s, attempts no limit, ") || strings.Contains(out, "ephemeral") {
 		t.Errorf("%q", out)
 	}
-	if out := sh(at, "group", "resume", "g"); out != "group g is not paused\n" {
+	if out := sh(at, "group", "resume", "g"); out != "group g goes on\n" {
 		t.Errorf("%q", out)
+	}
+	if r := command(t.Context(), "", append([]string{"group", "pause", "g", "hello", "later"}, at...)...); r.code != 0 || r.err != "topic later does not exist: what was said of it holds once it does\n" {
+		t.Errorf("%+v", r)
+	}
+	if out := sh(at, "group", "resume", "g", "hello"); out != "group g goes on in hello; group g is paused in later\n" {
+		t.Errorf("%q", out)
+	}
+	for _, args := range [][]string{
+		{"group", "configure", "g", "--lease", "soon"}, {"group", "seek", "g", "hello", "--to", "yesterday"}, {"consume", "hello", "--group", "new", "--from", "yesterday"},
+	} {
+		if r := command(t.Context(), "", append(args, at...)...); r.code != exitUsage {
+			t.Errorf("%v: exit code %d, want %d: %s", args, r.code, exitUsage, r.err)
+		}
 	}
 	if out := sh(other, "consume", "hello", "--group", "g", "--until-end"); !strings.Contains(out, "two") {
 		t.Errorf("after the resume %q", out)

@@ -55,11 +55,12 @@ With --json each line is a record of the batch API instead of a bare value:
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "each line is a record of the batch API")
 	cmd.Flags().BoolVar(&o.show, "print", false, "print partition and offset of each message")
 	cmd.Flags().IntVar(&o.batch, "batch", 500, "most messages in one request")
-	cmd.MarkFlagsMutuallyExclusive("key", "key-field")
-	cmd.MarkFlagsMutuallyExclusive("key", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if o.batch < 1 || o.batch > 10000 {
 			return usageError{fmt.Errorf("--batch: got %d: use 1 to 10000", o.batch)}
+		}
+		if cmd.Flags().Changed("key") && (cmd.Flags().Changed("key-field") || o.asJSON) {
+			return usageError{errors.New("--key gives every message one key: leave out --key-field and --json, whose lines have their own")}
 		}
 		c, err := client(cmd, *address)
 		if err != nil {

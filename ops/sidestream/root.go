@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,6 +105,15 @@ func valuesOf(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// oneOf refuses a flag's value that is none of a few words; "" is not given.
+func oneOf(flag, got string, values ...string) error {
+	if got == "" || slices.Contains(values, got) {
+		return nil
+	}
+	last := len(values) - 1
+	return usageError{fmt.Errorf("--%s: got %q: use %s or %s", flag, got, strings.Join(values[:last], ", "), values[last])}
+}
+
 // filesFrom completes arguments with files, from the number first on.
 func filesFrom(first int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -194,6 +204,19 @@ func client(cmd *cobra.Command, flag string) (*sdk.Client, error) {
 		return nil, usageError{err}
 	}
 	return c, nil
+}
+
+// badRequestIsUsage makes what the sidecar refuses as a bad request an error of
+// the command line: what it was asked is what the arguments and flags say.
+func badRequestIsUsage(cmd *cobra.Command) {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if errors.Is(err, &api.Error{Code: api.CodeBadRequest}) {
+			return usageError{err}
+		}
+		return err
+	}
 }
 
 // patience is how long a command waits without a word.

@@ -73,6 +73,9 @@ func newTopicCreate() *cobra.Command {
 		if *partitions < 1 && *partitions != -1 {
 			return usageError{fmt.Errorf("--partitions: got %d: use 1 or more, or -1 for what the brokers are set to", *partitions)}
 		}
+		if *replication < 1 && *replication != -1 {
+			return usageError{fmt.Errorf("--replication: got %d: use 1 or more, or -1 for what the brokers are set to", *replication)}
+		}
 		return nil
 	}
 	return admin(cmd, func(ctx context.Context, client *kadm.Client, args []string) error {

@@ -57,6 +57,9 @@ type Redriven struct {
 	// Kept are letters that cannot be brought back and stay, with the reason:
 	// discard them when they are of no use.
 	Kept []KeptLetter `json:"kept,omitempty"`
+	// NotFound are those of the request's IDs of which this answer met no letter;
+	// of a chain of answers, those that all of them name are of no letter.
+	NotFound []string `json:"not_found,omitempty"`
 	// Next goes on where this answer ends, as After; empty when all letters were
 	// seen that were there when the first answer of the chain began. Those that
 	// come later, of messages that fail once more, are not among them.

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/consume/window"
 )
 
 // Headers of a dead letter. They stand behind the message's own, and the first
@@ -31,6 +32,16 @@ const (
 	headerDeadTimestamp = "sidestream-dead-ts"          // of the message, Unix milliseconds
 	headerDeadLeftOut   = "sidestream-dead-left-out"    // bytes of the message that did not fit
 )
+
+// checkReason refuses a reason that no letter has, which would find none; "" is
+// any.
+func checkReason(reason string) error {
+	switch reason {
+	case "", window.ReasonMaxAttempts, window.ReasonWindowFull, kindUndecodable, kindOversized:
+		return nil
+	}
+	return badRequest("reason=%q: use %s, %s, %s or %s", reason, window.ReasonMaxAttempts, window.ReasonWindowFull, kindUndecodable, kindOversized)
+}
 
 // headerRedriven is in a message that came back from the dead letters: the
 // letter's id, so that two copies of it can be told.

@@ -49,7 +49,10 @@ func (m *Manager) Dead(ctx context.Context, req DeadRequest) (api.DeadLetters, e
 	case req.Max < 0 || req.Max > MaxDead:
 		return out, badRequest("max=%d: use 1 to %d", req.Max, MaxDead)
 	}
-	var err error
+	err := checkReason(req.Reason)
+	if err != nil {
+		return out, err
+	}
 	var unknown error
 	if out.Topic, unknown, err = m.deadTopicOf(ctx, req.Group, req.Topic, req.Dead); err != nil {
 		return out, err

@@ -47,7 +47,11 @@ func (m *Manager) Redrive(ctx context.Context, group, topic string, req api.Redr
 	if len(req.IDs) > maxRedriveIDs {
 		return out, badRequest("ids has %d letters: at most %d are taken at once", len(req.IDs), maxRedriveIDs)
 	}
-	var unknown, err error
+	err := checkReason(req.Reason)
+	if err != nil {
+		return out, err
+	}
+	var unknown error
 	if out.Topic, unknown, err = m.deadTopicOf(ctx, group, topic, req.Dead); err != nil {
 		return out, err
 	}
@@ -65,8 +69,12 @@ func (m *Manager) Redrive(ctx context.Context, group, topic string, req api.Redr
 	if look == nil && err == nil {
 		err = unknown
 	}
-	if err != nil || look == nil {
+	if err != nil {
 		return out, err
+	}
+	if look == nil {
+		out.NotFound = req.IDs
+		return out, nil
 	}
 	var target upstream.Topic
 	if !req.Discard {
@@ -91,6 +99,7 @@ func (m *Manager) Redrive(ctx context.Context, group, topic string, req api.Redr
 	}
 	r := &redrive{m: m, group: group, topic: topic, req: req, target: target, look: look, marks: marks, lock: lock, out: &out, seen: map[string]bool{}}
 	err = r.run(ctx)
+	out.NotFound = r.notMet()
 	if out.Redriven > 0 {
 		how := redriveRedriven
 		if req.Discard {
@@ -120,7 +129,7 @@ type redrive struct {
 
 	batch []redriveLetter
 	bytes int
-	seen  map[string]bool // ids brought back, or on their way
+	seen  map[string]bool // of the letters that were met: brought back, or on its way
 	after deadCursor      // where the batch begins
 }
 
@@ -193,6 +202,16 @@ func (r *redrive) take(rec *kgo.Record) bool {
 	r.batch = append(r.batch, redriveLetter{l, rec, msg})
 	r.bytes += sizeOf(rec)
 	return true
+}
+
+// notMet are the ids that were asked for and of which no letter was met.
+func (r *redrive) notMet() (ids []string) {
+	for _, id := range r.req.IDs {
+		if _, met := r.seen[id]; !met {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (r *redrive) keep(l letter, why *api.Error) {

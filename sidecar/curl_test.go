@@ -340,6 +340,25 @@ func TestEveryErrorIsJSON(t *testing.T) {
 	}
 }
 
+// A body that is not what a request takes is answered with what it takes.
+func TestBodiesAreExplained(t *testing.T) {
+	r := newRig(t, nil)
+	for _, c := range []struct{ method, path, body, want string }{
+		{"POST", "/groups/g/topics/one/ack", `{"receipt":["x"]}`, `it has receipts, delay, error, unhandled, lease`},
+		{"POST", "/groups/g/topics/one/ack", `["x"]`, `not a JSON object: send one such as {\"receipts\":[\"…\"]}`},
+		{"POST", "/groups/g/topics/one/ack", ``, `such as {\"receipts\":[\"…\"]}`},
+		{"POST", "/groups/g/topics/one/pull", `AQEA`, `such as {\"ack\":[\"…\"]}`},
+		{"PUT", "/groups/g/topics/one/offsets", `"earliest"`, `such as {\"to\":\"earliest\"}`},
+		{"PUT", "/groups/g", `{"leese":"1s"}`, "it has order, "},
+		{"PUT", "/topics/two", `4`, `such as {\"partitions\":4}`},
+		{"POST", "/groups/g/topics/one/dead/redrive", `{"id":"x"}`, "it has max, ids, "},
+	} {
+		if a := r.do(c.method, c.path, c.body); a.status != 400 || a.code() != api.CodeBadRequest || !strings.Contains(string(a.body), c.want) {
+			t.Errorf("%s %s %s: %s lacks %q", c.method, c.path, c.body, a, c.want)
+		}
+	}
+}
+
 func TestGroupConflicts(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Consume.LeaveAfter = time.Second })
 	into[api.Group](t, r.do("PUT", "/groups/g", `{"from":"latest"}`), 200)

@@ -142,7 +142,7 @@ func (c *call) json(v any, optional bool) error {
 		if optional {
 			return nil
 		}
-		return apiError(api.CodeBadRequest, "the body is empty: send a JSON object")
+		return apiError(api.CodeBadRequest, "the body is empty: send a JSON object such as "+exampleOf(v))
 	}
 	switch v := v.(type) { // lists of hundreds of receipts
 	case *api.Receipts:
@@ -154,12 +154,20 @@ func (c *call) json(v any, optional bool) error {
 			return nil
 		}
 	}
+	fields := fieldsOf(reflect.TypeOf(v))
+	if fields != nil && body[0] != '{' {
+		return apiError(api.CodeBadRequest, "the body is not a JSON object: send one such as "+exampleOf(v))
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return apiError(api.CodeBadRequest, "the body is not the JSON expected: "+jsonWords(err))
+		words := jsonWords(err)
+		if strings.Contains(words, "unknown field") && fields != nil {
+			words += ": it has " + strings.Join(fields, ", ")
+		}
+		return apiError(api.CodeBadRequest, "the body is not the JSON expected: "+words)
 	}
-	if fields := fieldsOf(reflect.TypeOf(v)); fields != nil {
+	if fields != nil {
 		if name, ok := strangeField(body[:d.InputOffset()], fields); ok {
 			return apiError(api.CodeBadRequest, fmt.Sprintf("the body is not the JSON expected: unknown field %q: it has %s", name, strings.Join(fields, ", ")))
 		}
@@ -168,6 +176,25 @@ func (c *call) json(v any, optional bool) error {
 		return apiError(api.CodeBadRequest, "the body has more after its JSON object")
 	}
 	return nil
+}
+
+// exampleOf is a body as v takes it.
+func exampleOf(v any) string {
+	switch v.(type) {
+	case *api.Receipts:
+		return `{"receipts":["…"]} with the receipts of a pull`
+	case *api.PullBody:
+		return `{"ack":["…"]} with the receipts of an earlier pull`
+	case *api.SeekRequest:
+		return `{"to":"earliest"} or {"offsets":{"0":12}}`
+	case *api.GroupConfig:
+		return `{"order":"key","max_attempts":5}`
+	case *api.TopicSpec:
+		return `{"partitions":4}`
+	case *api.RedriveRequest:
+		return `{"max":100,"reason":"max_attempts"}`
+	}
+	return "{}"
 }
 
 // jsonWords says what is wrong with JSON without naming Go types.

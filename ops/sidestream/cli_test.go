@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"sidestream/sdk/api"
 )
@@ -84,6 +87,7 @@ func TestUsageErrorsSayWhatIsRight(t *testing.T) {
 		{[]string{"group", "configure", "g", "--order", "keys"}, "use partition, key or none"},
 		{[]string{"topic", "create", "x", "--replication", "0"}, "use 1 or more, or -1"},
 		{[]string{"log", "dump", "cli_test.go"}, "name a file that ends in .log"},
+		{[]string{"log", "dump", "."}, "name the folder of a partition, such as hello-0"},
 		{[]string{"metadata", "rebuild"}, "--cluster-id"},
 		{[]string{"metadata", "rebuild", "a", "--cluster-id", "b"}, "two cluster-ids"},
 		{[]string{"config", "check", "broker"}, `unknown command "broker"`},
@@ -98,6 +102,25 @@ func TestUsageErrorsSayWhatIsRight(t *testing.T) {
 		if !strings.Contains(r.err, c.want) {
 			t.Errorf("%v: %q lacks %q", c.args, r.err, c.want)
 		}
+	}
+}
+
+// What failed is told once, with what to do about it.
+func TestErrorsAreToldOnce(t *testing.T) {
+	r := command(t.Context(), "", "group", "list", "--sidecar", "127.0.0.1:1")
+	if r.code != exitFailed || !strings.Contains(r.err, `"sidestream dev" runs one`) || !strings.Contains(r.err, "--sidecar") {
+		t.Errorf("%d %s", r.code, r.err)
+	}
+	if got := withText(kerr.TopicAlreadyExists, `topic "x" exists`); got.Error() != `topic "x" exists (TOPIC_ALREADY_EXISTS)` || !errors.Is(got, kerr.TopicAlreadyExists) {
+		t.Errorf("%v", got)
+	}
+	if got := withText(kerr.TopicAlreadyExists, ""); !errors.Is(got, kerr.TopicAlreadyExists) {
+		t.Errorf("%v", got)
+	}
+	in := fmt.Errorf("sidecar-1: listen: 127.0.0.1:4100 is in use: set listen to another address: %w",
+		&net.OpError{Op: "listen", Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4100}, Err: unix.EADDRINUSE})
+	if got := taken(in).Error(); !strings.HasPrefix(got, "127.0.0.1:4100: address already in use\n") || !strings.Contains(got, "--sidecar-port") || strings.Contains(got, "set listen") {
+		t.Errorf("%s", got)
 	}
 }
 

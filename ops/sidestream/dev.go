@@ -156,12 +156,17 @@ func runDev(ctx context.Context, o devOptions, log *zap.Logger, out io.Writer) (
 	return err
 }
 
-// taken tells what to do about a port that another program has.
+// taken tells what to do about a port that another program has, in place of what
+// the part says, which knows of settings that dev does not take.
 func taken(err error) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return err
 	}
-	return fmt.Errorf("%w\nanother program has that port (another sidestream dev?): stop it, choose ports with --agent-port, --broker-port and --sidecar-port, or let the system choose with --free-ports", err)
+	what := err
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Addr != nil {
+		what = fmt.Errorf("%s: %w", op.Addr, unix.EADDRINUSE)
+	}
+	return fmt.Errorf("%w\nanother program has that port (another sidestream dev?): stop it, choose ports with --agent-port, --broker-port and --sidecar-port, or let the system choose with --free-ports", what)
 }
 
 func (o devOptions) address(port int) string {

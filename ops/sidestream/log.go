@@ -83,7 +83,7 @@ func segmentFiles(args []string) ([]string, error) {
 			return nil, err
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("%s holds no segment (….log)", arg)
+			return nil, usageError{fmt.Errorf("%s holds no segment (….log): name the folder of a partition, such as %s", arg, filepath.Join(arg, "hello-0"))}
 		}
 		files = append(files, found...)
 	}

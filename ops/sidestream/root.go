@@ -244,6 +244,9 @@ func message(err error) string {
 	text := err.Error()
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
+		if strings.Contains(text, "no sidecar answers at ") {
+			text += "\n\"sidestream dev\" runs one with all that it needs; --sidecar or $" + envSidecar + " says where another is"
+		}
 		return text
 	}
 	for _, hint := range []struct {

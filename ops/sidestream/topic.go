@@ -96,13 +96,22 @@ func newTopicCreate() *cobra.Command {
 	})
 }
 
-// withText adds what the broker said to the meaning of its error code.
+// withText is an error code with what the broker said of it, which is the same in
+// better words.
 func withText(err error, text string) error {
-	if text == "" || strings.Contains(err.Error(), text) {
-		return err
+	if code, ok := errors.AsType[*kerr.Error](err); ok && text != "" {
+		return &saidError{code: code, text: text}
 	}
-	return fmt.Errorf("%w (%s)", err, text)
+	return err
 }
+
+type saidError struct {
+	code *kerr.Error
+	text string
+}
+
+func (e *saidError) Error() string { return e.text + " (" + e.code.Message + ")" }
+func (e *saidError) Unwrap() error { return e.code }
 
 func pairs(list []string) (map[string]*string, error) {
 	set := map[string]*string{}

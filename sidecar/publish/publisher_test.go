@@ -411,6 +411,20 @@ func TestErrorCodesOfBrokers(t *testing.T) {
 	}
 }
 
+func TestCompactedTopicsNeedKeys(t *testing.T) {
+	r := newRig(t, nil)
+	if err := r.cluster.CreateTopic("table", 1, map[string]string{"cleanup.policy": "compact"}); err != nil {
+		t.Fatal(err)
+	}
+	for topic, says := range map[string]bool{"table": true, "one": false} {
+		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.InvalidRecord, Count: -1})
+		_, err := r.Publish(context.Background(), topic, Message{}, Options{})
+		if codeOf(err) != api.CodeBadRecord || strings.Contains(err.Error(), "the topic is compacted: give every message a key") != says {
+			t.Errorf("%s: %v", topic, err)
+		}
+	}
+}
+
 func TestBrokersGone(t *testing.T) {
 	r := newRig(t, nil)
 	if _, err := r.Publish(context.Background(), "one", Message{}, Options{}); err != nil {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 
@@ -328,6 +330,9 @@ func (p *Publisher) tell(err error, t upstream.Topic, ack Ack) *api.Error {
 	case errors.Is(err, errNoRoom):
 		return away("too many messages are on their way to the brokers; this one was not sent")
 	}
+	if errors.Is(err, kerr.InvalidRecord) && p.compacted(t.Name) {
+		return api.NewError(api.CodeBadRecord, fmt.Sprintf("the broker refuses the message for topic %s: the topic is compacted: give every message a key", t.Name))
+	}
 	err = outcome(err, t.Name, ack == AckLeader)
 	if errors.Is(err, errGone) {
 		return p.gone(t)
@@ -337,6 +342,15 @@ func (p *Publisher) tell(err error, t upstream.Topic, ack Ack) *api.Error {
 		return unknown(t.Name, err.Error())
 	}
 	return ae
+}
+
+// compacted says whether the brokers tell of a topic that they compact it, which
+// takes a key of each message. It is asked only for the words of an error.
+func (p *Publisher) compacted(topic string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := p.up.TopicConfigs(ctx, topic)
+	return err == nil && strings.Contains(c.All["cleanup.policy"], "compact")
 }
 
 // late is the error of what was not sent before its time was over.

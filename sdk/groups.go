@@ -32,7 +32,9 @@ func (c *Client) ConfigureGroup(ctx context.Context, group string, config api.Gr
 	return answer, err
 }
 
-// DeleteGroup forgets a group with all its positions.
+// DeleteGroup forgets a group with all its positions. While it has members, idle
+// ones too, the error is group_config: a sidecar leaves 30 s (consume.leave_after)
+// after the last pull there.
 func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 	return c.call(ctx, request{method: http.MethodDelete, path: pathOf("groups", group), repeatable: true}, nil)
 }

@@ -157,8 +157,8 @@ func groupSettings(g api.Group) string {
 	if g.Config.MaxAttempts != nil && *g.Config.MaxAttempts > 0 {
 		attempts = fmt.Sprint(*g.Config.MaxAttempts)
 	}
-	line := fmt.Sprintf("group %s: order %s, lease %s, attempts %s, dead letters %s, exclusive %s, from %s",
-		g.Group, g.Config.Order, g.Config.Lease, attempts, g.Config.Dead, g.Config.Exclusive, g.Config.From)
+	line := fmt.Sprintf("group %s: order %s, lease %s, attempts %s, dead letters %s, unreadable %s, exclusive %s, from %s",
+		g.Group, g.Config.Order, g.Config.Lease, attempts, g.Config.Dead, orNone(g.Config.Unreadable), g.Config.Exclusive, g.Config.From)
 	if g.Config.Ephemeral != nil && *g.Config.Ephemeral {
 		line += ", ephemeral"
 	}

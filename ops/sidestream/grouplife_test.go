@@ -27,7 +27,7 @@ func TestPauseDescribeResume(t *testing.T) {
 		t.Errorf("%q", out)
 	}
 	out := sh(at, "group", "describe", "g", "hello")
-	for _, want := range []string{"group g is paused\n", "topic hello: lag 1, ", "s behind; ", "last moves", " joined"} {
+	for _, want := range []string{"group g is paused\n", ", unreadable dead, ", "topic hello: lag 1, ", "s behind; ", "last moves", " joined"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}

@@ -326,3 +326,18 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		r.expectClosed()
 	}
 }
+
+// A request that has begun has the receive timeout, from its first byte on: two
+// bytes of a length were once held for as long as an idle connection.
+func TestHalfALengthIsNotHeld(t *testing.T) {
+	w := start(t, func(c *broker.Config) { c.IdleTimeout, c.ReceiveTimeout = time.Hour, time.Second })
+	w.topic("t", 1, nil)
+	onLoop, handed := w.dial(), w.dial()
+	req := fetchReq(12, "t", 0, 0)
+	req.MaxWaitMillis = 0
+	handed.get(req)
+	for _, r := range []*raw{onLoop, handed} {
+		_, _ = r.Write([]byte{0, 0})
+		r.expectClosed()
+	}
+}

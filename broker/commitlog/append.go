@@ -181,10 +181,12 @@ func (l *Log) write(s *segment, batches [][]byte) error {
 	l.mu.Lock()
 	l.torn = true
 	l.mu.Unlock()
-	if errors.Is(err, ErrNoSpace) {
+	level := zap.WarnLevel
+	if errors.Is(err, ErrNoSpace) { // of which there is one a producer and try: the caller tells it once
 		l.metrics.noSpace.Inc()
+		level = zap.DebugLevel
 	}
-	l.logger.Warn("an append failed and is taken back", zap.String("log", l.dir), zap.Error(err))
+	l.logger.Log(level, "an append failed and is taken back", zap.String("log", l.dir), zap.Error(err))
 	if cutErr := l.cutTorn(); cutErr != nil {
 		return fmt.Errorf("commitlog: append: %w; and then: %w", err, cutErr)
 	}

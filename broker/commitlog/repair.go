@@ -82,6 +82,9 @@ func (l *Log) checkTail(v view) (last timeEntry, err error) {
 	}
 	last.ts = -1
 	if v.size == 0 {
+		if v.next > v.base {
+			return last, doubt(0, "the file is empty, and the next segment begins at offset %d", v.next)
+		}
 		return last, nil
 	}
 	pos := int64(0)

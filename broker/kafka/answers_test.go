@@ -16,25 +16,29 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"sidestream/broker/cluster"
+	"sidestream/broker/commitlog"
 	"sidestream/broker/record"
 )
 
 func TestCodes(t *testing.T) {
 	for err, want := range map[error]int16{
-		nil:                                     0,
-		errors.New("?"):                         -1,
-		fmt.Errorf("x: %w", ErrNotLeader):       6,
-		record.ErrTooLarge:                      10,
-		record.ErrCRC:                           2,
-		cluster.ErrTopicExists:                  36,
-		cluster.ErrUnavailable:                  15,
-		cluster.ErrUnknownOutcome:               7,
-		fmt.Errorf("write: %w", syscall.ENOSPC): 56,
-		ErrOutOfOrder:                           45,
-		ErrDuplicateSequence:                    46,
-		ErrStaleProducer:                        47,
-		ErrFencedEpoch:                          74,
-		ErrUnknownEpoch:                         75,
+		nil:                               0,
+		errors.New("?"):                   -1,
+		fmt.Errorf("x: %w", ErrNotLeader): 6,
+		record.ErrTooLarge:                10,
+		record.ErrCRC:                     2,
+		// Damage on the disk is that, whatever it looks like: code 87 is one that
+		// consumers do not expect and stop at.
+		&commitlog.CorruptError{Cause: record.ErrInvalid}: 2,
+		cluster.ErrTopicExists:                            36,
+		cluster.ErrUnavailable:                            15,
+		cluster.ErrUnknownOutcome:                         7,
+		fmt.Errorf("write: %w", syscall.ENOSPC):           56,
+		ErrOutOfOrder:                                     45,
+		ErrDuplicateSequence:                              46,
+		ErrStaleProducer:                                  47,
+		ErrFencedEpoch:                                    74,
+		ErrUnknownEpoch:                                   75,
 	} {
 		if got := codeOf(err); got != want {
 			t.Errorf("%v: code %d, want %d", err, got, want)

@@ -82,6 +82,7 @@ var codes = []struct {
 	{ErrStaleProducer, codeInvalidProducerEpoch},
 	{ErrFencedEpoch, codeFencedLeaderEpoch},
 	{ErrUnknownEpoch, codeUnknownLeaderEpoch},
+	{commitlog.ErrCorrupt, codeCorruptMessage}, // before its causes, which are those below
 	{record.ErrTooLarge, codeMessageTooLarge},
 	{record.ErrTruncated, codeCorruptMessage},
 	{record.ErrMagic, codeCorruptMessage},
@@ -90,7 +91,6 @@ var codes = []struct {
 	{commitlog.ErrOutOfRange, codeOffsetOutOfRange},
 	{commitlog.ErrOffline, codeKafkaStorageError},
 	{commitlog.ErrNoSpace, codeKafkaStorageError},
-	{commitlog.ErrCorrupt, codeCorruptMessage},
 	{commitlog.ErrTooLarge, codeMessageTooLarge},
 	{commitlog.ErrStaleEpoch, codeNotLeaderOrFollower},
 	{commitlog.ErrClosed, codeNotLeaderOrFollower},

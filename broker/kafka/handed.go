@@ -60,8 +60,12 @@ func (c *conn) logEnd(err error) {
 // readFrame reads the next request. Between requests the idle timeout holds, within one the receive timeout.
 func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
 	fr := &c.framing
-	c.readBy.move(c.net.SetReadDeadline, c.s.cfg.IdleTimeout)
 	for fr.lengthN < len(fr.length) {
+		patience := c.s.cfg.IdleTimeout
+		if fr.lengthN > 0 { // a request has begun
+			patience = c.s.cfg.ReceiveTimeout
+		}
+		c.readBy.move(c.net.SetReadDeadline, patience)
 		n, err := r.Read(fr.length[fr.lengthN:])
 		if err != nil {
 			return nil, err

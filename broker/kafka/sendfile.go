@@ -45,8 +45,8 @@ func (c *conn) write(pieces []piece) error {
 // patience gives the client time for what is written next.
 func (c *conn) patience() { c.writeBy.move(c.net.SetWriteDeadline, c.s.cfg.ReceiveTimeout) }
 
-// deadline is one of a connection's two, which is moved with every request: not more often than it matters, since
-// moving one costs as much as a small read. It belongs to whoever reads or writes the connection.
+// deadline is one of a connection's two. It is moved only when it would come too early or much too late, since moving
+// one with every request shows in the profile. It belongs to whoever reads or writes the connection.
 type deadline struct{ at time.Time }
 
 // move sets it to wait from now, or up to an eighth later.

@@ -40,8 +40,8 @@ func CheckRecords(batch []byte, h Header) error {
 
 // plain steps over the record at a position if it is one of the usual kind, in
 // good order, and returns the position after it: with lengths and deltas of one
-// byte or two, and no headers. Everything else gives 0 and is looked at with
-// care; there are billions of the others.
+// byte or two, and no headers. Nearly all are so; everything else gives 0 and is
+// looked at with care.
 func plain(b []byte, at int, delta uint64) (next int) {
 	length, at := short(b, at)
 	end := at + int(length>>1)

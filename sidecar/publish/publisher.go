@@ -24,15 +24,25 @@ type Ack int
 const (
 	AckAll    Ack = iota // all in-sync replicas have it; repeats by the client never double it
 	AckLeader            // its leader has it; one attempt
+	AckSpool             // this host's disk has it; a Publisher itself does not take it
 )
 
-func (a Ack) String() string { return [...]string{"all", "leader"}[a] }
+func (a Ack) String() string { return [...]string{"all", "leader", "spool"}[a] }
 
 // Options of one publish.
 type Options struct {
 	Ack     Ack
 	Timeout time.Duration // how long to wait for the fate; 0: the configured one
 	Begun   time.Time     // since when; zero: the call
+
+	// Caller names the application that publishes; "" when it does not say.
+	Caller string
+	// IdempotencyKey makes a repeat of the same request the same publish; "" none.
+	IdempotencyKey string
+	// Entered, if not nil, is called once, when all messages of the request
+	// that could be sent have their place in the order of their partitions: a
+	// later request's messages come after them. It must not block.
+	Entered func()
 }
 
 // Deps are what a Publisher works with beside its Config. Zero fields are

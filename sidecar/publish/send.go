@@ -77,6 +77,9 @@ func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o O
 }
 
 func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o Options, now time.Time, batch bool) ([]api.BatchResult, []kgo.Record, error) {
+	if o.Ack != AckAll && o.Ack != AckLeader {
+		return nil, nil, api.NewError(api.CodeInternal, "ack="+o.Ack.String()+" came past the spool")
+	}
 	if p.isClosed() {
 		return nil, nil, api.NewError(api.CodeDraining, "this sidecar is stopping and takes no more messages")
 	}
@@ -117,6 +120,10 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 	}
 	for len(which) > 0 {
 		p.enter(ctx, t, s, ms, recs, which, o, life, f)
+		if o.Entered != nil {
+			o.Entered()
+			o.Entered = nil
+		}
 		if !p.await(ctx, life, f) {
 			return p.settle(t, f, o.Ack), recs, nil
 		}

@@ -44,7 +44,7 @@ func (u *Upstream) Inspect(ctx context.Context, topic string, partition int32, o
 	if !ok || p.Leader < 0 {
 		return Inspected{}, unavailable(fmt.Sprintf("partition %d of topic %s has no leader", partition, topic))
 	}
-	rp, err := u.fetchRaw(ctx, p, topic, offset, inspectBytes)
+	rp, err := u.fetchRaw(ctx, p, topic, offset, inspectBytes, readCommitted)
 	if err != nil {
 		return Inspected{}, u.unreachable(err)
 	}
@@ -78,7 +78,7 @@ func (u *Upstream) NextReadable(ctx context.Context, topic string, partition int
 	}
 	for range most {
 		call, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
-		rp, err := u.fetchRaw(call, p, topic, from, 1)
+		rp, err := u.fetchRaw(call, p, topic, from, 1, readCommitted)
 		cancel()
 		if err != nil {
 			return from, false, u.unreachable(err)

@@ -12,6 +12,12 @@ import (
 	"sidestream/sdk/api"
 )
 
+// Isolation levels, from the Kafka protocol guide, Fetch and ListOffsets.
+const (
+	readUncommitted = 0
+	readCommitted   = 1
+)
+
 // namedFetch is a fetch that names its topic: from version 13 on it would have
 // to give the topic's id, which not all brokers have.
 type namedFetch struct{ *kmsg.FetchRequest }
@@ -95,7 +101,7 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 }
 
 func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (kgo.FetchPartition, int64, *CorruptError, error) {
-	rp, err := u.fetchRaw(ctx, p, topic, offset, maxBytes)
+	rp, err := u.fetchRaw(ctx, p, topic, offset, maxBytes, readCommitted)
 	if err != nil {
 		return kgo.FetchPartition{}, 0, nil, err
 	}
@@ -104,11 +110,11 @@ func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, off
 }
 
 // fetchRaw reads what the leader has from an offset on, without decoding it.
-func (u *Upstream) fetchRaw(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (*kmsg.FetchResponseTopicPartition, error) {
+func (u *Upstream) fetchRaw(ctx context.Context, p Partition, topic string, offset int64, maxBytes int, isolation int8) (*kmsg.FetchResponseTopicPartition, error) {
 	req := kmsg.NewPtrFetchRequest()
 	req.ReplicaID = -1
 	req.MinBytes, req.MaxWaitMillis, req.MaxBytes = 0, 0, int32(maxBytes)
-	req.IsolationLevel = 1 // read_committed
+	req.IsolationLevel = isolation
 	rt := kmsg.NewFetchRequestTopic()
 	rt.Topic = topic
 	rp := kmsg.NewFetchRequestTopicPartition()

@@ -147,7 +147,7 @@ func checkBatch(b []byte, maxBytes int, version int16) (record.Header, error) {
 	case h.Codec() == record.Zstd && version < 7: // KIP-110
 		return h, fmt.Errorf("zstd needs produce version 7 or higher, got %d: %w", version, errCompression)
 	}
-	return h, record.CheckRecords(b, h)
+	return record.CheckRecords(b, h)
 }
 
 var (

@@ -12,60 +12,90 @@ import (
 // them has a good checksum all the same, and readers would take its offsets for
 // their neighbours' or lose messages of others. Compressed batches are not
 // looked into. Cost: some nanoseconds a record, no allocation.
-func CheckRecords(batch []byte, h Header) error {
+//
+// A highest timestamp that is not that of the records is corrected, in the batch
+// and its checksum, since searches by time and retention go by it. So does
+// Kafka's broker (Kafka, LogValidator and DefaultRecordBatch.setMaxTimestamp),
+// because there are clients that leave it at -1. The header that is returned is
+// the batch's as it is now.
+func CheckRecords(batch []byte, h Header) (Header, error) {
 	if h.Codec() != None {
-		return nil
+		return h, nil
+	}
+	if t := h.FirstTimestamp; t > math.MaxInt64-shortest || t < math.MinInt64+shortest {
+		return h, fmt.Errorf("%w: first timestamp %d is no time in milliseconds", ErrInvalid, t)
 	}
 	b := batch[HeaderSize:]
 	at := 0
-	for i := range h.Count {
-		if next := plain(b, at, uint64(i)); next > 0 {
-			at = next
-			continue
+	latest := int64(math.MinInt64) // timestamp delta
+	for i := int32(0); i < h.Count; i++ {
+		before, times := i, uint64(0)
+		if at, i, times = plain(b, at, i, h.Count); i > before {
+			latest = max(latest, int64(times>>1))
+		}
+		if i == h.Count {
+			break
 		}
 		length, start := number(b, at)
 		if start < 0 || length < 0 || length > int64(len(b)-start) {
-			return fmt.Errorf("record %d of %d: %w: its length is missing or beyond the %d bytes left", i, h.Count, ErrInvalid, len(b)-at)
+			return h, fmt.Errorf("record %d of %d: %w: its length is missing or beyond the %d bytes left", i, h.Count, ErrInvalid, len(b)-at)
 		}
 		at = start + int(length)
-		if what := lie(b[start:at], int64(i)); what != "" {
-			return fmt.Errorf("record %d of %d: %w: %s", i, h.Count, ErrInvalid, what)
+		what, delta := lie(b[start:at], int64(i), h.FirstTimestamp)
+		if what != "" {
+			return h, fmt.Errorf("record %d of %d: %w: %s", i, h.Count, ErrInvalid, what)
 		}
+		latest = max(latest, delta)
 	}
 	if at < len(b) {
-		return fmt.Errorf("%w: %d bytes after its %d records", ErrInvalid, len(b)-at, h.Count)
+		return h, fmt.Errorf("%w: %d bytes after its %d records", ErrInvalid, len(b)-at, h.Count)
 	}
-	return nil
+	// Of times before 1970 none is the highest: -1 stands for no timestamp.
+	if found := max(h.FirstTimestamp+latest, -1); found != h.MaxTimestamp && !h.LogAppendTime() {
+		h.MaxTimestamp = found
+		binary.BigEndian.PutUint64(batch[offMaxTimestamp:], uint64(found))
+		h.CRC = CRC(batch)
+		binary.BigEndian.PutUint32(batch[offCRC:], h.CRC)
+	}
+	return h, nil
 }
 
-// plain steps over the record at a position if it is one of the usual kind, in
-// good order, and returns the position after it: with lengths and deltas of one
-// byte or two, and no headers. Nearly all are so; everything else gives 0 and is
-// looked at with care.
-func plain(b []byte, at int, delta uint64) (next int) {
-	length, at := short(b, at)
-	end := at + int(length>>1)
-	if length&1 != 0 || at < 0 || end > len(b) || at >= end {
-		return 0
+// shortest bounds the timestamp deltas that plain reads.
+const shortest = 1 << 13
+
+// plain steps over the records from a position and number on that are of the
+// usual kind, in good order: with lengths and deltas of one byte or two, no time
+// before the first one's, and no headers. Nearly all are so; it stops at the first other one, which is looked at
+// with care, and returns its position and number, and the highest timestamp delta
+// on the way, doubled as the zigzag has it.
+func plain(b []byte, at int, i, n int32) (next int, number int32, latest uint64) {
+	for ; i < n; i++ {
+		length, p := short(b, at)
+		end := p + int(length>>1)
+		if length&1 != 0 || p < 0 || end > len(b) || p >= end {
+			break
+		}
+		r := b[:end]
+		time, p := short(r, p+1) // after the byte of attributes
+		offset, p := short(r, p)
+		key, p := short(r, p)
+		if offset != uint64(i)<<1 || key&1 != 0 && key != null {
+			break
+		}
+		p += int(key >> 1)
+		value, p := short(r, p)
+		if value&1 != 0 && value != null {
+			break
+		}
+		p += int(value >> 1)
+		headers, p := short(r, p)
+		if headers != 0 || p != end || time&1 != 0 {
+			break
+		}
+		latest = max(latest, time)
+		at = end
 	}
-	b = b[:end]
-	_, at = short(b, at+1) // timestamp delta, after the byte of attributes
-	offset, at := short(b, at)
-	key, at := short(b, at)
-	if offset != delta<<1 || key&1 != 0 && key != null {
-		return 0
-	}
-	at += int(key >> 1)
-	value, at := short(b, at)
-	if value&1 != 0 && value != null {
-		return 0
-	}
-	at += int(value >> 1)
-	headers, at := short(b, at)
-	if headers != 0 || at != end {
-		return 0
-	}
-	return end
+	return at, i, latest
 }
 
 // null is the length of a key or value that is null, -1, as short reads it.
@@ -90,30 +120,33 @@ func short(b []byte, at int) (v uint64, next int) {
 const nowhere = math.MinInt32
 
 // lie says what is wrong with one record, whose length has been taken off; ""
-// when nothing is.
-func lie(r []byte, delta int64) string {
-	_, at := number(r, 1) // timestamp delta, after the byte of attributes
+// when nothing is, and then also the record's timestamp delta.
+func lie(r []byte, delta, first int64) (what string, timestamp int64) {
+	timestamp, at := number(r, 1) // after the byte of attributes
 	offset, at := number(r, at)
 	if at < 0 {
-		return "it is cut short"
+		return "it is cut short", 0
 	}
 	if offset != delta {
-		return fmt.Sprintf("offset delta %d where %d is due", offset, delta)
+		return fmt.Sprintf("offset delta %d where %d is due", offset, delta), 0
+	}
+	if sum := first + timestamp; (sum > first) != (timestamp > 0) {
+		return fmt.Sprintf("timestamp delta %d after %d is no time in milliseconds", timestamp, first), 0
 	}
 	at = skip(r, at, -1) // key
 	at = skip(r, at, -1) // value
 	headers, at := number(r, at)
 	if at < 0 || headers < 0 || headers > int64(len(r))/2 {
-		return "its key, value or number of headers does not fit its length"
+		return "its key, value or number of headers does not fit its length", 0
 	}
 	for range headers {
 		at = skip(r, at, 0) // a name cannot be null
 		at = skip(r, at, -1)
 	}
 	if at != len(r) {
-		return "its headers do not end where it does"
+		return "its headers do not end where it does", 0
 	}
-	return ""
+	return "", timestamp
 }
 
 // number reads a varint at a position and returns the position after it, -1

@@ -1,8 +1,10 @@
 package record_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"math"
 	"testing"
 
 	"sidestream/broker/record"
@@ -10,9 +12,14 @@ import (
 )
 
 // one encodes a record by hand, so that every field can lie.
-func one(delta int64, fields ...any) []byte {
+func one(delta int64, fields ...any) []byte { return timed(0, delta, fields...) }
+
+// dated encodes a record with a timestamp delta.
+func dated(delta, timestamp int64) []byte { return timed(timestamp, delta, -1, 1, "v", 0) }
+
+func timed(timestamp, delta int64, fields ...any) []byte {
 	r := []byte{0}
-	r = binary.AppendVarint(r, 0)
+	r = binary.AppendVarint(r, timestamp)
 	r = binary.AppendVarint(r, delta)
 	for _, f := range fields {
 		switch f := f.(type) {
@@ -74,7 +81,7 @@ func TestCheckRecords(t *testing.T) {
 			t.Errorf("%s: the header must be sound for this test: %v", name, err)
 			continue
 		}
-		err = record.CheckRecords(tc.batch, h)
+		_, err = record.CheckRecords(tc.batch, h)
 		if tc.good && err != nil {
 			t.Errorf("%s: refused: %v", name, err)
 		}
@@ -84,8 +91,72 @@ func TestCheckRecords(t *testing.T) {
 	}
 	// The contents of a compressed batch are not looked into.
 	b := recordtest.Batch(recordtest.Spec{Attributes: int16(record.Gzip)})
-	if err := record.CheckRecords(b, record.Header{Attributes: int16(record.Gzip)}); err != nil {
+	if _, err := record.CheckRecords(b, record.Header{Attributes: int16(record.Gzip)}); err != nil {
 		t.Errorf("compressed: %v", err)
+	}
+}
+
+// A batch whose header says another highest timestamp than its records have was
+// believed: the search for the highest timestamp and by time answered wrong, and
+// retention kept or removed by a time that no record has. Some clients leave the
+// field at -1. It is corrected, as Kafka's broker does; a batch that is right is
+// left alone to the byte.
+func TestCheckRecordsCorrectsTheHighestTimestamp(t *testing.T) {
+	const first = 1_700_000_000_000
+	for name, tc := range map[string]struct {
+		records    [][]byte
+		first, max int64
+		attributes int16
+		want       int64
+	}{
+		"right":                    {[][]byte{dated(0, 0), dated(1, 5), dated(2, 3)}, first, first + 5, 0, first + 5},
+		"none":                     {[][]byte{dated(0, 0), dated(1, 5)}, first, -1, 0, first + 5},
+		"the first one's":          {[][]byte{dated(0, 0), dated(1, 86_400_000)}, first, first, 0, first + 86_400_000},
+		"a time of no record":      {[][]byte{dated(0, 0)}, first, 4_102_444_800_000, 0, first},
+		"all before the first":     {[][]byte{dated(0, -10), dated(1, -9000)}, first, first, 0, first - 10},
+		"a record with a header":   {[][]byte{timed(7, 0, -1, 1, "v", 1, 1, "h", -1)}, first, 0, 0, first + 7},
+		"records without a time":   {[][]byte{dated(0, 0), dated(1, 0)}, -1, -1, 0, -1},
+		"before 1970":              {[][]byte{dated(0, 0)}, -5000, -5000, 0, -1},
+		"dated by the log's clock": {[][]byte{dated(0, 0), dated(1, 5)}, first, first + 60_000, 0x08, first + 60_000},
+	} {
+		b := batchOf(len(tc.records), tc.records...)
+		binary.BigEndian.PutUint16(b[21:], uint16(tc.attributes))
+		binary.BigEndian.PutUint64(b[27:], uint64(tc.first))
+		binary.BigEndian.PutUint64(b[35:], uint64(tc.max))
+		recordtest.Seal(b)
+		before := bytes.Clone(b)
+		h, err := record.Check(b, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err = record.CheckRecords(b, h)
+		if err != nil || h.MaxTimestamp != tc.want {
+			t.Errorf("%s: highest timestamp %d, %v; want %d", name, h.MaxTimestamp, err, tc.want)
+		}
+		if stored, err := record.Check(b, 0); err != nil || stored != h {
+			t.Errorf("%s: the batch has become %+v, %v; said was %+v", name, stored, err, h)
+		}
+		if tc.max == tc.want && !bytes.Equal(b, before) {
+			t.Errorf("%s: it was right and was changed", name)
+		}
+	}
+	for name, tc := range map[string]struct{ first, delta int64 }{
+		"a sum beyond the end of time":    {first, math.MaxInt64 - 1},
+		"a sum before its beginning":      {-first, math.MinInt64 + 1},
+		"a first one at the end of time":  {math.MaxInt64, 1},
+		"a first one at its beginning":    {math.MinInt64, -1},
+		"a first one close to its ending": {math.MaxInt64 - 100, 200},
+	} {
+		b := batchOf(1, dated(0, tc.delta))
+		binary.BigEndian.PutUint64(b[27:], uint64(tc.first))
+		recordtest.Seal(b)
+		h, err := record.Check(b, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := record.CheckRecords(b, h); !errors.Is(err, record.ErrInvalid) {
+			t.Errorf("%s: got %v, want ErrInvalid", name, err)
+		}
 	}
 }
 
@@ -94,6 +165,8 @@ func TestCheckRecords(t *testing.T) {
 func FuzzCheckRecords(f *testing.F) {
 	f.Add(recordtest.Batch(recordtest.Spec{Values: []string{"a", "b"}, Keys: []string{"k"}})[record.HeaderSize:], int32(2))
 	f.Add(one(0, -1, 1, "v", 1, 1, "h", -1), int32(1))
+	f.Add(append(dated(0, -3), dated(1, 1<<40)...), int32(2))
+	f.Add(dated(0, math.MaxInt64), int32(1))
 	f.Fuzz(func(t *testing.T, records []byte, count int32) {
 		if count < 1 || count > 1000 {
 			return
@@ -103,10 +176,14 @@ func FuzzCheckRecords(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if record.CheckRecords(b, h) != nil {
+		h, err = record.CheckRecords(b, h)
+		if err != nil {
 			return
 		}
-		next := int64(0)
+		if now, err := record.Check(b, 0); err != nil || now != h {
+			t.Fatalf("the batch has become %+v, %v; said was %+v", now, err, h)
+		}
+		next, latest := int64(0), int64(-1)
 		for r, err := range record.Records(b[record.HeaderSize:], h) {
 			if err != nil {
 				t.Fatalf("passed the check and cannot be decoded: %v", err)
@@ -115,6 +192,10 @@ func FuzzCheckRecords(f *testing.F) {
 				t.Fatalf("offset %d where %d was due", r.Offset, next)
 			}
 			next++
+			latest = max(latest, r.Timestamp)
+		}
+		if latest != h.MaxTimestamp {
+			t.Fatalf("highest timestamp %d, the records have %d", h.MaxTimestamp, latest)
 		}
 		if next != int64(count) {
 			t.Fatalf("%d records of %d", next, count)
@@ -134,7 +215,7 @@ func BenchmarkCheckRecords(b *testing.B) {
 	}
 	b.SetBytes(int64(len(batch)))
 	for b.Loop() {
-		if err := record.CheckRecords(batch, h); err != nil {
+		if _, err := record.CheckRecords(batch, h); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -32,6 +32,8 @@ type conn struct {
 	doomed  bool    // the loop has been asked to close it
 	slots   []*slot // requests begun and not yet handed to the socket, in their order
 	bytes   int64   // their frames' bytes
+	failed  bool    // a request cannot be answered: the connection ends, and no further one is served
+	ended   bool    // what came before that request has been handed to the socket
 	flushes bool    // a loop callback is running and will flush at its end
 	woken   bool    // the loop was asked to run one
 	writing bool    // the writer goroutine runs
@@ -46,6 +48,7 @@ type slot struct {
 	begun time.Time
 	resp  *response
 	done  bool
+	last  bool // there is no answer, and the connection ends here
 }
 
 func newConn(s *Server, gc gnet.Conn, ip, remote string) *conn {
@@ -94,7 +97,7 @@ func (c *conn) push(a *api, f *frame) *slot {
 }
 
 // finish fills the slot. It may be called from any goroutine, once; a nil response means that none is sent, an error
-// that the connection is to be closed.
+// that the connection is to be closed when everything before has been answered.
 func (sl *slot) finish(resp *response, err error) {
 	c := sl.c
 	c.s.perAPI[sl.api.key].duration.Observe(time.Since(sl.begun).Seconds())
@@ -106,8 +109,7 @@ func (sl *slot) finish(resp *response, err error) {
 	}
 	sl.frame = nil
 	if err != nil {
-		c.s.log.Info("closing a connection", zap.String("client", c.remote), zap.String("api", sl.api.name), zap.Error(err))
-		c.kill()
+		c.closing("not_answerable", err)
 	}
 	c.mu.Lock()
 	c.bytes -= size
@@ -118,8 +120,24 @@ func (sl *slot) finish(resp *response, err error) {
 		return
 	}
 	sl.resp, sl.done = resp, true
+	if err != nil {
+		sl.last, c.failed = true, true
+	}
 	c.kick()
 	c.mu.Unlock()
+}
+
+// closing counts and tells why the server closes a connection.
+func (c *conn) closing(reason string, err error) {
+	c.s.metrics.refused.WithLabelValues(reason).Inc()
+	c.s.complain(reason, "closing a connection", zap.String("client", c.remote), zap.Error(err))
+}
+
+// owes tells whether requests wait for their answers.
+func (c *conn) owes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.slots) > 0
 }
 
 // kick has answers that are ready written. mu is held.
@@ -132,7 +150,7 @@ func (c *conn) kick() {
 		if !c.flushes && !c.woken {
 			c.woken = true
 			if err := c.loop.Wake(nil); err != nil {
-				c.s.log.Warn("an event loop could not be woken", zap.Error(err))
+				c.s.complain("not_woken", "an event loop could not be woken", zap.Error(err))
 			}
 		}
 	case !c.writing:
@@ -153,6 +171,10 @@ func (c *conn) take() []*response {
 	var out []*response
 	n := 0
 	for ; n < len(c.slots) && n < maxTake && c.slots[n].done; n++ {
+		if c.slots[n].last {
+			c.ended = true
+			break
+		}
 		if r := c.slots[n].resp; r != nil {
 			out = append(out, r)
 		}

@@ -8,8 +8,6 @@ import (
 	"net"
 	"os"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // readBuffer is what a handed-over connection reads small requests through; larger ones go straight to their frame.
@@ -32,16 +30,23 @@ func (c *conn) run(first *frame, carry []byte) {
 				f, err = c.readFrame(r)
 			}
 			if err != nil {
-				c.logEnd(err)
-				// A client may have shut its own side only. Whether it waits or died, this is the end.
-				_ = c.await(func() bool { return len(c.slots) > 0 || c.writing })
+				c.end(err)
 				return
 			}
 		}
 		if err := c.serve(f); err != nil {
-			c.logEnd(err)
+			c.end(err)
 			return
 		}
+	}
+}
+
+// end stops reading. What has been asked is still answered: a client may have shut its own side only, and a request
+// that makes no sense takes nothing from those before it.
+func (c *conn) end(err error) {
+	c.logEnd(err)
+	if c.await(func() bool { return len(c.slots) > 0 || c.writing }) == nil {
+		c.discard()
 	}
 }
 
@@ -52,8 +57,7 @@ func (c *conn) logEnd(err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.s.metrics.refused.WithLabelValues("timeout").Inc()
 	default:
-		c.s.metrics.refused.WithLabelValues("bad_request").Inc()
-		c.s.log.Warn("closing a connection", zap.String("client", c.remote), zap.Error(err))
+		c.closing("bad_request", err)
 	}
 }
 
@@ -115,7 +119,10 @@ func (c *conn) await(while func() bool) error {
 
 // serve serves one request and takes over its frame.
 func (c *conn) serve(f *frame) error {
-	if c.s.draining.Load() {
+	c.mu.Lock()
+	failed := c.failed
+	c.mu.Unlock()
+	if failed || c.s.draining.Load() {
 		f.release()
 		return errDead
 	}
@@ -170,7 +177,12 @@ func (c *conn) writeReady() {
 		}
 		c.unsent = nil
 		resps := c.take()
-		if (len(pieces) == 0 && len(resps) == 0) || c.dead {
+		if idle := len(pieces) == 0 && len(resps) == 0; idle && c.ended && !c.dead {
+			c.mu.Unlock()
+			c.discard()
+			c.kill()
+			continue
+		} else if idle || c.dead {
 			c.writing = false
 			c.changed.Broadcast()
 			c.mu.Unlock()

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -42,7 +43,7 @@ func (l *loops) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
 	}
 	if reason := l.s.admission.enter(ip); reason != "" {
 		l.s.metrics.refused.WithLabelValues(reason).Inc()
-		l.s.logRefused(reason, ip)
+		l.s.complain(reason, "connection refused: limit reached", zap.String("address", ip))
 		return nil, gnet.Close
 	}
 	gc.SetContext(newConn(l.s, gc, ip, remote.String()))
@@ -50,18 +51,14 @@ func (l *loops) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
 	return nil, gnet.None
 }
 
-// logRefused logs at most one refused connection in ten seconds: a flood of them must not become a flood of lines.
-func (s *Server) logRefused(reason, ip string) {
-	now := time.Now().UnixNano()
-	last := s.quiet.Load()
-	if now-last > int64(10*time.Second) && s.quiet.CompareAndSwap(last, now) {
-		s.log.Warn("connection refused: limit reached", zap.String("limit", reason), zap.String("address", ip))
-	}
-}
-
-func (l *loops) OnClose(gc gnet.Conn, _ error) gnet.Action {
+func (l *loops) OnClose(gc gnet.Conn, err error) gnet.Action {
 	c, ok := gc.Context().(*conn)
 	if !ok { // refused, or handed over
+		return gnet.None
+	}
+	// To gnet the end of what a client sends is the end of the connection. But a client may shut its own side only and
+	// wait for the answers to what it sent: a goroutine writes them, and finds out if nobody is there.
+	if errors.Is(err, io.EOF) && c.owes() && c.takeOff(gc, nil, nil, "half-closed") == nil {
 		return gnet.None
 	}
 	l.s.metrics.connections.WithLabelValues("loop").Dec()
@@ -79,6 +76,7 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 	}
 	c.mu.Lock()
 	c.flushes, c.woken = true, false
+	failed := c.failed
 	c.mu.Unlock()
 
 	data, _ := gc.Next(-1) // aliases the loop's buffer
@@ -87,11 +85,12 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		l.s.metrics.received.Add(float64(len(data)))
 	}
 	direct := true // one direct read in each callback, so that one connection does not keep the loop
-	for {
+	for !failed {  // else what comes is taken off the socket and dropped
 		f, rest, stalled, err := c.framing.feed(data, func(prefix [4]byte) (*frame, error) { return c.begin(prefix, false) })
 		data = rest
 		if err != nil {
-			return c.refuse(err)
+			c.refuse(err)
+			break
 		}
 		if stalled {
 			return c.handOver(gc, nil, data, "memory")
@@ -107,7 +106,8 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		}
 		why, err := c.serveOnLoop(f)
 		if err != nil {
-			return c.refuse(err)
+			c.refuse(err)
+			break
 		}
 		if why != "" {
 			return c.handOver(gc, f, data, why)
@@ -117,13 +117,15 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		}
 	}
 	c.middle.Store(c.framing.lengthN > 0)
-	if err := c.flush(gc.Fd()); err != nil {
-		if errors.Is(err, errBackPressure) {
-			return c.handOver(gc, nil, nil, "slow reader")
-		}
-		return gnet.Close
+	switch err := c.flush(gc.Fd()); {
+	case err == nil:
+		return gnet.None
+	case errors.Is(err, errBackPressure):
+		return c.handOver(gc, nil, nil, "slow reader")
+	case errors.Is(err, errEnded):
+		discard(gc.Fd())
 	}
-	return gnet.None
+	return gnet.Close
 }
 
 // readDirect reads what is left of a large request from the socket into its own memory, past the loop's buffer. An end
@@ -158,9 +160,12 @@ func (c *conn) serveOnLoop(f *frame) (why string, err error) {
 		return "", err
 	}
 	c.mu.Lock()
-	full := c.full(f.size)
+	full, failed := c.full(f.size), c.failed
 	c.mu.Unlock()
 	switch {
+	case failed: // by the request before it
+		f.release()
+		return "", nil
 	case a.kind == waiting:
 		return a.name, nil
 	case full:
@@ -184,15 +189,22 @@ func (c *conn) serveOnLoop(f *frame) (why string, err error) {
 	return "", nil
 }
 
-// refuse closes a connection whose bytes make no sense or break a limit.
-func (c *conn) refuse(err error) gnet.Action {
-	c.s.metrics.refused.WithLabelValues("bad_request").Inc()
-	c.s.log.Warn("closing a connection", zap.String("client", c.remote), zap.Error(err))
-	return gnet.Close
+// refuse has a connection whose bytes make no sense or break a limit closed, after the answers to what came before.
+func (c *conn) refuse(err error) {
+	c.closing("bad_request", err)
+	c.mu.Lock()
+	c.failed = true
+	c.slots = append(c.slots, &slot{c: c, done: true, last: true})
+	c.mu.Unlock()
+	c.s.inFlight.Add(1)
 }
 
-// errBackPressure: the socket takes no more now.
-var errBackPressure = errors.New("socket buffer is full")
+var (
+	// errBackPressure: the socket takes no more now.
+	errBackPressure = errors.New("socket buffer is full")
+	// errEnded: everything has been written that is to be, and the connection is to be closed.
+	errEnded = errors.New("nothing more is answered")
+)
 
 // flush writes the answers that are ready. What the socket does not take is left in unsent.
 func (c *conn) flush(fd int) error {
@@ -201,7 +213,11 @@ func (c *conn) flush(fd int) error {
 		resps := c.take()
 		if len(resps) == 0 {
 			c.flushes = false
+			ended := c.ended
 			c.mu.Unlock()
+			if ended {
+				return errEnded
+			}
 			return nil
 		}
 		c.mu.Unlock()
@@ -246,36 +262,18 @@ func skip(bufs [][]byte, n int) [][]byte {
 // to begin with (or nil), rest the bytes that were read after it. Answers still to come find the connection where it is
 // then.
 func (c *conn) handOver(gc gnet.Conn, f *frame, rest []byte, why string) gnet.Action {
-	fail := func(err error) gnet.Action {
-		c.s.log.Warn("a connection could not be handed over and is closed", zap.String("client", c.remote), zap.Error(err))
-		if f != nil {
-			f.release()
-		}
-		return gnet.Close
+	if c.takeOff(gc, f, rest, why) != nil && f != nil {
+		f.release()
 	}
-	c.mu.Lock()
-	doomed := c.doomed
-	c.mu.Unlock()
-	if doomed {
-		return fail(errDead)
-	}
-	if gc.OutboundBuffered() != 0 {
-		return fail(errors.New("the event loop holds unsent bytes"))
-	}
-	fd, err := gc.Dup()
+	return gnet.Close
+}
+
+// takeOff is handOver without the close. When it returns an error, which it has told, f still belongs to the caller.
+func (c *conn) takeOff(gc gnet.Conn, f *frame, rest []byte, why string) error {
+	tcp, err := c.duplicate(gc)
 	if err != nil {
-		return fail(err)
-	}
-	file := os.NewFile(uintptr(fd), "handed-over")
-	nc, err := net.FileConn(file) // duplicates once more; the loop does no more I/O on this socket
-	_ = file.Close()
-	if err != nil {
-		return fail(err)
-	}
-	tcp, ok := nc.(*net.TCPConn)
-	if !ok {
-		_ = nc.Close()
-		return fail(errors.New("not a TCP connection"))
+		c.s.complain("not_handed_over", "a connection could not be handed over and is closed", zap.String("client", c.remote), zap.Error(err))
+		return err
 	}
 	if ce := c.s.log.Check(zap.DebugLevel, "connection handed over"); ce != nil {
 		ce.Write(zap.String("client", c.remote), fieldReason(why))
@@ -293,5 +291,34 @@ func (c *conn) handOver(gc gnet.Conn, f *frame, rest []byte, why string) gnet.Ac
 		defer c.s.wg.Done()
 		c.run(f, carry)
 	}()
-	return gnet.Close
+	return nil
+}
+
+// duplicate makes a connection of its own of what a loop serves.
+func (c *conn) duplicate(gc gnet.Conn) (*net.TCPConn, error) {
+	c.mu.Lock()
+	doomed := c.doomed
+	c.mu.Unlock()
+	if doomed {
+		return nil, errDead
+	}
+	if gc.OutboundBuffered() != 0 {
+		return nil, errors.New("the event loop holds unsent bytes")
+	}
+	fd, err := gc.Dup()
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "handed-over")
+	nc, err := net.FileConn(file) // duplicates once more; the loop does no more I/O on this socket
+	_ = file.Close()
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		_ = nc.Close()
+		return nil, errors.New("not a TCP connection")
+	}
+	return tcp, nil
 }

@@ -28,6 +28,24 @@ func (c *conn) peerGone() bool {
 	return err != nil || gone
 }
 
+// discard takes what has arrived off the socket before it is closed: closing one with unread bytes resets the
+// connection, and a reset overtakes answers that the client has not been sent yet.
+func discard(fd int) {
+	var b [16 << 10]byte
+	for range 64 { // who goes on sending is reset
+		if n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT); n <= 0 || err != nil {
+			return
+		}
+	}
+}
+
+// discard does so with a connection that a goroutine serves.
+func (c *conn) discard() {
+	if rc, err := c.net.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { discard(int(fd)) }) // an error: it is closed already
+	}
+}
+
 // sitOut waits until a client over its quota may be read again. Its answers go out meanwhile.
 func (c *conn) sitOut() error {
 	for {

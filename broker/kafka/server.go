@@ -43,7 +43,7 @@ type Server struct {
 	draining  atomic.Bool
 	loopsGone chan struct{}
 	inFlight  atomic.Int64 // requests begun and not yet answered
-	quiet     atomic.Int64 // when the last refused connection was logged, Unix nanoseconds
+	hush      hush
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -188,6 +188,7 @@ func (s *Server) sweep() {
 				c.expire(now)
 			}
 			s.memory.shelf.trim()
+			s.tellLeftOut(now)
 		case <-s.memory.shelf.full:
 			runtime.GC()
 		case <-s.ctx.Done():

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
+	"sidestream/sdk/api"
 	"sidestream/sidecar/upstream"
 )
 
@@ -43,6 +44,17 @@ type Options struct {
 	// that could be sent have their place in the order of their partitions: a
 	// later request's messages come after them. It must not block.
 	Entered func()
+	// Landed, if not nil, is called once, when none of the request's messages
+	// is on its way any more: before the call returns, with nil, and then its
+	// answer is the last word; or, where it answered unknown_outcome for what
+	// was still on its way, later and from another goroutine, with the fates as
+	// they are known then. It must not block.
+	Landed func(fates []api.BatchResult)
+	// Replayed, if not nil, is called before the call returns where its answer
+	// is that of an earlier request with the same IdempotencyKey.
+	Replayed func()
+
+	later func(upstream.Topic, *flight) // calls Landed when the flight is over
 }
 
 // Deps are what a Publisher works with beside its Config. Zero fields are
@@ -73,6 +85,8 @@ type Publisher struct {
 
 	bytes *semaphore.Weighted // room for messages on their way
 	count *semaphore.Weighted
+
+	watches sync.WaitGroup // those who wait to call an Options.Landed
 
 	// mu guards topics and closed; it is never held across I/O.
 	mu     sync.Mutex
@@ -232,8 +246,9 @@ func (p *Publisher) Close(ctx context.Context) (lost int64) {
 	}
 	lost = p.Buffered()
 	for _, cl := range p.clients {
-		cl.Close()
+		cl.Close() // all that is on its way lands
 	}
+	p.watches.Wait()
 	p.expiry.close()
 	return lost
 }

@@ -51,6 +51,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o O
 	}
 	ctx, cancel := context.WithDeadline(ctx, o.Begun.Add(o.Timeout))
 	defer cancel()
+	defer p.tellLanded(&o)()
 
 	results, recs, err := p.trySend(ctx, topic, ms, o, begun, batch)
 	p.metrics.seconds.WithLabelValues(o.Ack.String()).Observe(time.Since(begun).Seconds())
@@ -125,6 +126,9 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 			o.Entered = nil
 		}
 		if !p.await(ctx, life, f) {
+			if o.later != nil {
+				o.later(t, f)
+			}
 			return p.settle(t, f, o.Ack), recs, nil
 		}
 		if which = f.again(errNotKnownYet, errDisplaced); len(which) > 0 {
@@ -140,6 +144,30 @@ func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o O
 		}
 	}
 	return p.settle(t, f, o.Ack), recs, nil
+}
+
+// tellLanded has Options.Landed called: by what it returns, at the end of the
+// call, or by a goroutine that waits for what is still on its way.
+func (p *Publisher) tellLanded(o *Options) (atEnd func()) {
+	if o.Landed == nil {
+		return func() {}
+	}
+	landed, ack, watched := o.Landed, o.Ack, false
+	o.later = func(t upstream.Topic, f *flight) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if watched = !p.closed; watched {
+			p.watches.Go(func() {
+				<-f.done
+				landed(p.settle(t, f, ack))
+			})
+		}
+	}
+	return func() {
+		if !watched {
+			landed(nil)
+		}
+	}
 }
 
 // await waits until all has landed; false when ctx ends first.

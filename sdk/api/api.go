@@ -16,12 +16,16 @@ const (
 	ContentTypeJSON      = "application/json"
 )
 
-// Published is the answer to POST /topics/T.
+// Published is the answer to POST /topics/T: 200 when the brokers have the
+// message, 202 when the spool of this host has it.
 type Published struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
-	Offset    int64  `json:"offset"`    // -1 with ack=leader where the broker did not tell
+	Offset    int64  `json:"offset"`    // -1 in the spool, and with ack=leader where the broker did not tell
 	Timestamp int64  `json:"timestamp"` // of the record, Unix milliseconds
+	// SpoolID is set when the message is in the spool: GET /spool/{id} tells
+	// what becomes of it.
+	SpoolID string `json:"spool_id,omitempty"`
 }
 
 // Record is one element of POST /topics/T/batch. Value holds the JSON of the
@@ -38,21 +42,43 @@ type Record struct {
 	Timestamp *int64            `json:"ts,omitempty"` // Unix milliseconds
 }
 
-// BatchResult is the fate of one record of a batch, in input order: either
-// Error is nil and the record is at Offset, or it is not.
+// BatchResult is the fate of one record of a batch, in input order: Error is
+// set, or SpoolID is (it is in the spool, and Offset is -1), or it is at Offset.
 type BatchResult struct {
 	Partition int32  `json:"partition"`
 	Offset    int64  `json:"offset"`
+	SpoolID   string `json:"spool_id,omitempty"`
 	Error     *Error `json:"error,omitempty"`
 }
 
 // BatchPublished is the answer to POST /topics/T/batch: 200 when all are
-// written, 207 when some are not, the common status when all failed alike.
+// written, 202 when all are taken and some are in the spool, 207 when some
+// failed, the common status when all failed alike.
 type BatchPublished struct {
 	Topic   string        `json:"topic"`
 	Written int           `json:"written"`
+	Spooled int           `json:"spooled,omitempty"`
 	Failed  int           `json:"failed"`
 	Results []BatchResult `json:"results"`
+}
+
+// SpoolState is how far a spooled message is.
+type SpoolState string
+
+const (
+	SpoolPending  SpoolState = "pending"  // on this host's disk, to be sent
+	SpoolWritten  SpoolState = "written"  // the brokers have it
+	SpoolRejected SpoolState = "rejected" // it can never be written; it is in the file of rejected messages
+)
+
+// SpoolEvent is the answer to GET /spool/{id}.
+type SpoolEvent struct {
+	ID        string     `json:"id"`
+	State     SpoolState `json:"state"`
+	Topic     string     `json:"topic,omitempty"`
+	Partition int32      `json:"partition"`
+	Offset    int64      `json:"offset"`          // -1 unless it is written
+	Error     *Error     `json:"error,omitempty"` // why it was rejected
 }
 
 // Message is one pulled or peeked message. [Message.KeyBytes] and

@@ -40,6 +40,9 @@ type Options struct {
 	Caller string
 	// IdempotencyKey makes a repeat of the same request the same publish; "" none.
 	IdempotencyKey string
+	// MaySpool says that the caller takes a place in the spool in place of
+	// brokers_unavailable. A Publisher itself has no spool.
+	MaySpool bool
 	// Entered, if not nil, is called once, when all messages of the request
 	// that could be sent have their place in the order of their partitions: a
 	// later request's messages come after them. It must not block.

@@ -106,9 +106,20 @@ func (u *Upstream) leaderOf(ctx context.Context, topic string, partition int32) 
 	return p, nil
 }
 
-// writtenEnd asks the leader where a partition ends, with what is not committed.
-// A leader that has just been elected may know less than the one before it had
-// acknowledged: it says so in place of an offset (KIP-207), and that is an error.
+// WrittenEnd asks the leader where a partition ends, with what is not committed:
+// a record that is sent later has that offset or a higher one. Errors are as of
+// Find.
+func (u *Upstream) WrittenEnd(ctx context.Context, topic string, partition int32) (int64, error) {
+	p, err := u.leaderOf(ctx, topic, partition)
+	if err != nil {
+		return 0, err
+	}
+	return u.writtenEnd(ctx, topic, p)
+}
+
+// writtenEnd asks the leader for it. One that has just been elected may know less
+// than the one before it had acknowledged: it says so in place of an offset
+// (KIP-207), and that is an error.
 func (u *Upstream) writtenEnd(ctx context.Context, topic string, p Partition) (int64, error) {
 	return u.offsetAt(ctx, topic, p, tsLatest)
 }
@@ -129,15 +140,15 @@ func (u *Upstream) offsetAt(ctx context.Context, topic string, p Partition, ts i
 	if err != nil {
 		return 0, u.unreachable(err)
 	}
-	for _, st := range kresp.(*kmsg.ListOffsetsResponse).Topics {
-		for _, sp := range st.Partitions {
-			if err := kerr.ErrorForCode(sp.ErrorCode); err != nil {
-				return 0, u.partitionError(ctx, topic, p.ID, err)
-			}
-			return sp.Offset, nil
-		}
+	topics := kresp.(*kmsg.ListOffsetsResponse).Topics
+	if len(topics) != 1 || len(topics[0].Partitions) != 1 {
+		return 0, unavailable(fmt.Sprintf("the answer of broker %d lacks partition %d of topic %s", p.Leader, p.ID, topic))
 	}
-	return 0, unavailable(fmt.Sprintf("the answer of broker %d lacks partition %d of topic %s", p.Leader, p.ID, topic))
+	at := topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(at.ErrorCode); err != nil {
+		return 0, u.partitionError(ctx, topic, p.ID, err)
+	}
+	return at.Offset, nil
 }
 
 // partitionError is what a leader's error for a partition means. The next call

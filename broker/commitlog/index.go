@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"sync"
 
@@ -56,10 +57,35 @@ func (x *index) wrote(done int) {
 // holds must be true for the first so many of them and false from there on. ok
 // is false when it is true for none. The file must be open when n > 0.
 func (x index) last(holds func(entry []byte) bool) (entry [timeEntrySize]byte, ok bool, err error) {
+	return x.lastNear(nil, holds)
+}
+
+// partEntries is how many entries of an index file are kept for reading on.
+const partEntries = 128
+
+// indexPart is a run of entries of an index file, kept by one who reads on from
+// where it found the last entry. The zero indexPart is of no use and no harm.
+type indexPart struct {
+	base  int64 // of the segment
+	first int   // entry that it begins with
+	bytes []byte
+}
+
+// lastNear is last for one who searches again and again a little further on: it
+// looks into the part first, and leaves the part that it had to read.
+func (x index) lastNear(part *indexPart, holds func(entry []byte) bool) (entry [timeEntrySize]byte, ok bool, err error) {
 	if w := x.width; len(x.pending) > 0 && holds(x.pending[:w]) {
-		i := sort.Search(len(x.pending)/w, func(i int) bool { return !holds(x.pending[i*w : (i+1)*w]) })
+		i := x.search(x.pending, holds)
 		copy(entry[:], x.pending[(i-1)*w:i*w])
 		return entry, true, nil
+	}
+	if part != nil {
+		if n := min(len(part.bytes)/x.width, x.n-part.first); n > 0 && holds(part.bytes[:x.width]) &&
+			(part.first+n == x.n || !holds(part.bytes[(n-1)*x.width:n*x.width])) {
+			i := x.search(part.bytes[:n*x.width], holds)
+			copy(entry[:], part.bytes[(i-1)*x.width:i*x.width])
+			return entry, true, nil
+		}
 	}
 	buf := indexBlocks.Get().(*[indexBlock * timeEntrySize]byte)
 	defer indexBlocks.Put(buf)
@@ -76,16 +102,28 @@ func (x index) last(holds func(entry []byte) bool) (entry [timeEntrySize]byte, o
 		}
 	}
 	lo = max(0, lo-1) // the answer may be the entry before
-	block := buf[:(hi-lo)*x.width]
+	n := hi - lo
+	if part != nil {
+		n = min(n+partEntries, len(buf)/x.width, x.n-lo) // and what follows, for the next time
+	}
+	block := buf[:n*x.width]
 	if err := x.read(block, lo); err != nil {
 		return entry, false, err
 	}
-	i := sort.Search(hi-lo, func(i int) bool { return !holds(block[i*x.width : (i+1)*x.width]) })
+	i := x.search(block, holds)
 	if i == 0 {
 		return entry, false, nil
 	}
+	if part != nil {
+		part.first, part.bytes = lo+i-1, slices.Clone(block[(i-1)*x.width:min(n, i-1+partEntries)*x.width])
+	}
 	copy(entry[:], block[(i-1)*x.width:i*x.width])
 	return entry, true, nil
+}
+
+// search is how many entries of a block hold.
+func (x index) search(block []byte, holds func(entry []byte) bool) int {
+	return sort.Search(len(block)/x.width, func(i int) bool { return !holds(block[i*x.width : (i+1)*x.width]) })
 }
 
 var indexBlocks = sync.Pool{New: func() any { return new([indexBlock * timeEntrySize]byte) }}

@@ -74,8 +74,7 @@ type Log struct {
 	saved       mark       // the recovery point on disk
 	savedStart  int64      // the log start offset on disk
 	epochs      epochs
-	marks       [8]mark // where recent reads ended: where the next ones begin
-	nextMark    int
+	hints       hints
 	open        []*segment // closed segments whose files are open, oldest first
 	snapshot    int64      // offset of the snapshot that the checkpoint names, or noProducers
 	offline     error      // why the log takes no more writes; nil while it does

@@ -118,6 +118,7 @@ type view struct {
 	checked  bool
 	interval int
 	cuts     int
+	near     indexPart // of the offset index, where a recent read found its end
 }
 
 // viewAt takes a view of the segment at index i. Call with mu held.
@@ -127,6 +128,7 @@ func (l *Log) viewAt(i int) view {
 	v := view{
 		segment: s, file: s.file, size: s.size, next: l.end, active: i == len(l.segments)-1,
 		damage: s.damage, offsets: s.offsets, times: s.times, checked: s.checked, interval: l.cfg.IndexInterval, cuts: l.cuts,
+		near: l.hints.part(s.base),
 	}
 	if !v.active {
 		v.next = l.segments[i+1].base
@@ -156,11 +158,11 @@ func (l *Log) read(offset int64, maxBytes int, upTo int64) (Slice, error) {
 		return Slice{Base: offset, Next: offset}, nil
 	}
 	v := l.viewAt(l.find(offset))
-	from, known := l.markAt(offset, v.base)
+	from, known := l.hints.markAt(offset, v.base)
 	stop := l.boundary(upTo, v)
 	l.mu.Unlock()
 
-	s, err := l.readSegment(v, offset, maxBytes, upTo, from, known, stop)
+	s, err := l.readSegment(&v, offset, maxBytes, upTo, from, known, stop)
 	if err != nil || s.Empty() {
 		l.release(v.segment)
 		if err == nil && v.next < upTo && v.next > offset { // a hole at the segment's end
@@ -170,23 +172,14 @@ func (l *Log) read(offset int64, maxBytes int, upTo int64) (Slice, error) {
 	}
 	s.log, s.seg = l, v.segment
 	l.mu.Lock()
-	if s.Next < v.next && !v.gone {
-		l.marks[l.nextMark] = mark{s.Next, v.base, s.Pos + int64(s.Size)}
-		l.nextMark = (l.nextMark + 1) % len(l.marks)
+	if !v.gone && l.cuts == v.cuts { // else what was read says nothing of what is there now
+		if s.Next < v.next {
+			l.hints.add(mark{s.Next, v.base, s.Pos + int64(s.Size)})
+		}
+		l.hints.keep(v.near)
 	}
 	l.mu.Unlock()
 	return s, nil
-}
-
-// markAt finds where the batch that begins with the offset lies, if a read ended
-// there before. Call with mu held.
-func (l *Log) markAt(offset, base int64) (pos int64, known bool) {
-	for _, m := range l.marks {
-		if m.offset == offset && m.base == base && m.pos > 0 {
-			return m.pos, true
-		}
-	}
-	return 0, offset == base
 }
 
 // boundary is the position in the segment behind the last batch below upTo, -1
@@ -204,8 +197,8 @@ func (l *Log) boundary(upTo int64, v view) int64 {
 // readSegment finds the batches in one segment. from is where to look for the
 // first one when known is true; stop is where the last one may end, -1 when that
 // is to be found.
-func (l *Log) readSegment(v view, offset int64, maxBytes int, upTo, from int64, known bool, stop int64) (Slice, error) {
-	if err := l.prepare(&v); err != nil {
+func (l *Log) readSegment(v *view, offset int64, maxBytes int, upTo, from int64, known bool, stop int64) (Slice, error) {
+	if err := l.prepare(v); err != nil {
 		return Slice{}, err
 	}
 	end := v.size
@@ -222,7 +215,7 @@ func (l *Log) readSegment(v view, offset int64, maxBytes int, upTo, from int64, 
 		}
 	}
 	if !known {
-		pos, err := l.seek(v, offset)
+		pos, err := l.seek(*v, offset)
 		if err != nil {
 			return Slice{}, err
 		}
@@ -230,7 +223,7 @@ func (l *Log) readSegment(v view, offset int64, maxBytes int, upTo, from int64, 
 	}
 	w := newWalker(v.file, from, end, &headerWindows)
 	defer w.done()
-	first, err := l.advance(v, w, offset, -1)
+	first, err := l.advance(*v, w, offset, -1)
 	if err == io.EOF || err == nil && first.LastOffset() >= upTo {
 		return Slice{Base: offset, Next: offset}, nil
 	}
@@ -282,9 +275,10 @@ func (l *Log) advance(v view, w *walker, offset, prev int64) (record.Header, err
 // extend moves the walker, which stands behind the first batch of the slice, to
 // where the slice ends: behind the last batch that ends at or below limit and
 // lies below upTo. Of a long way the index saves most.
-func (l *Log) extend(v view, w *walker, limit, upTo int64, s *Slice) error {
+func (l *Log) extend(v *view, w *walker, limit, upTo int64, s *Slice) error {
 	if w.pos < limit && limit-w.pos > int64(v.interval) {
-		e, ok, err := v.offsets.last(func(b []byte) bool {
+		v.near.base = v.base
+		e, ok, err := v.offsets.lastNear(&v.near, func(b []byte) bool {
 			e := parseOffsetEntry(b)
 			return int64(e.pos) <= limit && v.base+int64(e.rel) < upTo
 		})
@@ -293,7 +287,7 @@ func (l *Log) extend(v view, w *walker, limit, upTo int64, s *Slice) error {
 		}
 		if entry := parseOffsetEntry(e[:]); ok && int64(entry.pos) > w.pos && int64(entry.pos) < w.end {
 			w.pos = int64(entry.pos)
-			h, err := l.entryHeader(v, w, entry)
+			h, err := l.entryHeader(*v, w, entry)
 			if err != nil {
 				return err
 			}

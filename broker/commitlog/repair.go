@@ -205,7 +205,7 @@ func (l *Log) repairNow(doubt *doubtError) error {
 	l.mu.Lock()
 	known := v.segment.damage
 	v.segment.damage = damage
-	l.marks = [len(l.marks)]mark{}
+	l.hints = hints{}
 	l.mu.Unlock()
 	l.reportDamage(unknown(damage, known))
 	return nil
@@ -314,7 +314,7 @@ func (l *Log) verifySegment(ctx context.Context, p *pace, v view) ([]*CorruptErr
 	if now := v.segment; !now.gone && l.cuts == v.cuts {
 		fresh = unknown(damage, now.damage)
 		now.damage = damage
-		l.marks = [len(l.marks)]mark{}
+		l.hints = hints{}
 	} else {
 		damage = nil
 	}

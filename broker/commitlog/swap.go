@@ -78,7 +78,7 @@ func (l *Log) replaceSegments(at int, old []*segment, next *segment) {
 		s.refs++ // released below, which closes what nobody reads
 	}
 	l.open = slices.DeleteFunc(l.open, func(s *segment) bool { return s.gone })
-	l.marks = [len(l.marks)]mark{}
+	l.hints = hints{}
 	idle := l.evict(next)
 	l.mu.Unlock()
 	closeAll(idle)

@@ -43,7 +43,7 @@ func (l *Log) repairing(search func() (found, error)) (found, error) {
 		if !errors.As(err, &doubt) {
 			return f, err
 		}
-		if tries > len(l.marks) { // several segments may need one each
+		if tries > len(l.hints.marks) { // several segments may need one each
 			return nothing, l.corruptAt(doubt, doubt.seg.base)
 		}
 		if err := l.repair(doubt); err != nil {

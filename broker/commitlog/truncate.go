@@ -70,7 +70,7 @@ func (l *Log) truncate(i int, v view, offset int64) error {
 	s.forget()
 	s.size, s.checked, s.indexDirty = pos, true, true
 	l.open = slices.DeleteFunc(l.open, func(o *segment) bool { return o.gone || o == s })
-	l.marks = [len(l.marks)]mark{}
+	l.hints = hints{}
 	l.end, l.torn, l.dirDirty = end, false, true
 	l.start = min(l.start, end) // the batch may have begun below a start inside it
 	l.flushed = mark{min(l.flushed.offset, end), min(l.flushed.base, v.base), -1}

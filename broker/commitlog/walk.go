@@ -10,7 +10,8 @@ import (
 )
 
 // Sizes of the window that a walk reads through. Walking headers jumps from
-// batch to batch, so a page is enough; checking reads everything.
+// batch to batch: a page is enough where they are small, and no more than the
+// header is read where they are large. Checking reads everything.
 const (
 	headerWindow = 4 << 10
 	checkWindow  = 256 << 10
@@ -44,6 +45,9 @@ func (w *walker) done() { w.pool.Put(w.buf) }
 func (w *walker) window(pos int64, n int) ([]byte, error) {
 	if pos < w.at || pos+int64(n) > w.at+int64(w.n) {
 		want := int(min(int64(len(*w.buf)), w.end-pos))
+		if w.pool == &headerWindows && (w.n == 0 || pos-w.at >= headerWindow || pos < w.at) {
+			want = n // a jump
+		}
 		got, err := w.f.ReadAt((*w.buf)[:want], pos)
 		w.at, w.n = pos, got
 		if got < n {

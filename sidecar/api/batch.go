@@ -18,160 +18,6 @@ import (
 	"sidestream/sidecar/publish"
 )
 
-// batch is the messages of a batch, each with its line or its place in the
-// array.
-type batch struct {
-	messages []publish.Message
-	lines    []int
-}
-
-func newBatch(size int) batch {
-	return batch{make([]publish.Message, 0, size), make([]int, 0, size)}
-}
-
-func (b *batch) add(line int, m publish.Message) {
-	b.messages, b.lines = append(b.messages, m), append(b.lines, line)
-}
-
-// readBatch reads a whole batch of at most so many messages: with lines each
-// line that is not empty is a message to the letter; else a JSON array, or one
-// JSON object a line, of api.Record. It is pure. Errors are bad_record with the
-// line, request_too_large with the number of messages, which are counted before
-// they take memory, or bad_request when there is nothing.
-func readBatch(body []byte, lines bool, most int) (batch, error) {
-	var read func([]byte, batch) (batch, error)
-	var size int
-	switch trimmed := bytes.TrimLeft(body, " \t\r\n"); {
-	case lines:
-		size, read = countLines(body, false), rawLines
-	case len(trimmed) > 0 && trimmed[0] == '[':
-		body = trimmed
-		size, read = countElements(body), readArray
-	default:
-		size, read = countLines(body, true), readLines
-	}
-	if size > most {
-		return batch{}, publish.TooMany(size, most)
-	}
-	b, err := read(body, newBatch(size))
-	if err != nil {
-		return batch{}, err
-	}
-	if len(b.messages) == 0 {
-		return batch{}, apiError(api.CodeBadRequest, "the batch is empty: send one JSON object a line, a JSON array, or raw lines with ?lines=1")
-	}
-	return b, nil
-}
-
-// countLines counts the lines that are not empty, or with blank those that are
-// not blank.
-func countLines(body []byte, blank bool) (n int) {
-	_ = eachLine(body, func(_ int, b []byte) error { // f never fails
-		if !blank || len(bytes.TrimSpace(b)) > 0 {
-			n++
-		}
-		return nil
-	})
-	return n
-}
-
-// countElements counts the elements of a JSON array; of what is none it makes
-// something up.
-func countElements(b []byte) int {
-	depth, commas, quoted, some := 0, 0, false, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted, some = !quoted, true
-		case quoted || c == ' ' || c == '\t' || c == '\r' || c == '\n':
-		case c == '[' || c == '{':
-			some = some || depth > 0
-			depth++
-		case c == ']' || c == '}':
-			depth--
-		case c == ',' && depth == 1:
-			commas++
-		default:
-			some = true
-		}
-	}
-	if commas == 0 && !some {
-		return 0
-	}
-	return commas + 1
-}
-
-// eachLine calls f with every line that holds more than its end. A carriage
-// return before the newline stays: it is the caller's to judge.
-func eachLine(body []byte, f func(line int, b []byte) error) error {
-	for n := 1; len(body) > 0; n++ {
-		b := body
-		if i := bytes.IndexByte(body, '\n'); i >= 0 {
-			b, body = body[:i], body[i+1:]
-		} else {
-			body = nil
-		}
-		if len(b) == 0 {
-			continue
-		}
-		if err := f(n, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func rawLines(body []byte, out batch) (batch, error) {
-	err := eachLine(body, func(n int, b []byte) error {
-		out.add(n, publish.Message{Value: b})
-		return nil
-	})
-	return out, err
-}
-
-func readLines(body []byte, out batch) (batch, error) {
-	err := eachLine(body, func(n int, b []byte) error {
-		if b = bytes.TrimSpace(b); len(b) == 0 {
-			return nil
-		}
-		m, err := readRecord(b)
-		if err != nil {
-			return badRecord(n, err.Error())
-		}
-		out.add(n, m)
-		return nil
-	})
-	return out, err
-}
-
-func readArray(body []byte, out batch) (batch, error) {
-	d := json.NewDecoder(bytes.NewReader(body))
-	if _, err := d.Token(); err != nil {
-		return out, badRecord(1, jsonWords(err))
-	}
-	for d.More() {
-		n := len(out.lines) + 1
-		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
-			return out, badRecord(n, "element of the array: "+jsonWords(err))
-		}
-		m, err := readRecord(raw)
-		if err != nil {
-			return out, badRecord(n, "element of the array: "+err.Error())
-		}
-		out.add(n, m)
-	}
-	if _, err := d.Token(); err != nil {
-		return out, badRecord(len(out.lines)+1, "the array does not end: "+jsonWords(err))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return out, badRecord(len(out.lines)+1, "there is more after the end of the array")
-	}
-	return out, nil
-}
-
 // record is an api.Record that tells a header without a value.
 type record struct {
 	api.Record
@@ -182,7 +28,8 @@ var recordFields = fieldsOf(reflect.TypeFor[api.Record]())
 
 const recordHas = `: an element has value or value64, key or key64, headers, partition, ts (to send lines as they are use ?lines=1)`
 
-// readRecord reads one api.Record.
+// readRecord reads one api.Record by encoding/json: what recordReader does not
+// know, and what is wrong.
 func readRecord(b []byte) (publish.Message, error) {
 	if b[0] != '{' {
 		return publish.Message{}, errors.New(`it is not a JSON object such as {"value":"hi","key":"k"} (to send lines as they are use ?lines=1)`)
@@ -247,7 +94,13 @@ func messageOf(r record, b []byte) (publish.Message, error) {
 		}
 		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: []byte(*value)})
 	}
-	n := replacedIn(m.Value) + replacedIn(m.Key)
+	n := 0
+	if r.Value64 == nil { // base64 is not text
+		n += replacedIn(m.Value)
+	}
+	if r.Key64 == nil {
+		n += replacedIn(m.Key)
+	}
 	for _, h := range m.Headers {
 		n += strings.Count(h.Key, replaced) + replacedIn(h.Value)
 	}
@@ -310,31 +163,13 @@ func hasLoneSurrogate(text []byte, n int) bool {
 	return n > bytes.Count(text, []byte(replaced))+bytes.Count(lower, []byte(`\ufffd`)) && bytes.Contains(lower, []byte(`\ud`))
 }
 
-// keyByField gives each message without a key the key found in its value, a
-// JSON object: the top-level field of that name, or what the JSON pointer
-// (RFC 6901) names. A string's bytes or other JSON to the letter.
-func keyByField(b batch, field string) error {
-	ms := b.messages
-	path := []string{field}
-	if strings.HasPrefix(field, "/") {
-		path = strings.Split(field[1:], "/")
-		for i, p := range path {
-			path[i] = strings.ReplaceAll(strings.ReplaceAll(p, "~1", "/"), "~0", "~")
-		}
+// decodeKey is findKey by encoding/json.
+func decodeKey(value []byte, path []string) ([]byte, error) {
+	raw, err := lookUp(value, path)
+	if err != nil {
+		return nil, err
 	}
-	for i := range ms {
-		if ms[i].Key != nil {
-			continue
-		}
-		raw, err := lookUp(ms[i].Value, path)
-		if err != nil {
-			return badRecord(b.lines[i], fmt.Sprintf("key_field %s: %v", field, err))
-		}
-		if ms[i].Key, err = textOf(raw); err != nil {
-			return badRecord(b.lines[i], fmt.Sprintf("key_field %s: %v", field, err))
-		}
-	}
-	return nil
+	return textOf(raw)
 }
 
 func lookUp(raw []byte, path []string) ([]byte, error) {

@@ -2,10 +2,14 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"sidestream/sdk/api"
 	"sidestream/sidecar/publish"
@@ -137,7 +141,7 @@ func TestKeyByField(t *testing.T) {
 		{"visitor", ``, "", "not a JSON object"},
 		{"visitor", "{\"visitor\":\"\xff\"}", "", "UTF-8"},
 	} {
-		ms := batch{[]publish.Message{{Value: []byte(c.value)}}, []int{2}}
+		ms := &batch{messages: []publish.Message{{Value: []byte(c.value)}}, lines: []int{2}}
 		err := keyByField(ms, c.field)
 		if c.fails != "" {
 			if err == nil || asError(err).Line != 2 || !strings.Contains(err.Error(), c.fails) {
@@ -155,19 +159,181 @@ func FuzzReadBatch(f *testing.F) {
 	f.Add([]byte(`{"value":"a"}`), false)
 	f.Add([]byte("[{}]"), false)
 	f.Add([]byte("a\nb"), true)
+	f.Add([]byte(`{"value64":"77+9","key":"\ud83d\ude00","headers":{"b":"1","a":"2"},"partition":3,"ts":7}`), false)
 	f.Fuzz(func(t *testing.T, body []byte, lines bool) {
+		agree(t, body, lines)
 		out, err := readBatch(body, lines, 1000)
-		if (err == nil) != (len(out.messages) > 0) {
-			t.Errorf("%d messages and %v", len(out.messages), err)
+		if err != nil {
+			return
 		}
 		// They are counted before they are read, and no fewer are read.
-		if len(out.messages) > 0 {
-			if _, err := readBatch(body, lines, len(out.messages)); err != nil {
-				t.Errorf("%d messages are not %v", len(out.messages), err)
-			}
-			if _, err := readBatch(body, lines, len(out.messages)-1); err == nil || asError(err).Code != api.CodeRequestTooLarge {
-				t.Errorf("%d messages, and one fewer allowed: %v", len(out.messages), err)
-			}
+		if _, err := readBatch(body, lines, len(out.messages)); err != nil {
+			t.Errorf("%d messages are not %v", len(out.messages), err)
+		}
+		if _, err := readBatch(body, lines, len(out.messages)-1); err == nil || asError(err).Code != api.CodeRequestTooLarge {
+			t.Errorf("%d messages, and one fewer allowed: %v", len(out.messages), err)
 		}
 	})
+}
+
+// decodeBatch is readBatch by encoding/json alone.
+func decodeBatch(body []byte, lines bool) (*batch, error) {
+	out := &batch{}
+	var err error
+	switch trimmed := bytes.TrimLeft(body, " \t\r\n"); {
+	case !lines && len(trimmed) > 0 && trimmed[0] == '[':
+		err = decodeArray(trimmed, out)
+	case lines:
+		rawLines(body, out)
+	default:
+		err = eachLine(body, func(n int, b []byte) error {
+			if b = bytes.TrimSpace(b); len(b) == 0 {
+				return nil
+			}
+			m, err := readRecord(b)
+			if err != nil {
+				return badRecord(n, err.Error())
+			}
+			out.add(n, m)
+			return nil
+		})
+	}
+	if err == nil && len(out.messages) == 0 {
+		err = errors.New("empty")
+	}
+	return out, err
+}
+
+// agree tells when the two readers differ.
+func agree(t testing.TB, body []byte, lines bool) {
+	t.Helper()
+	before := bytes.Clone(body)
+	got, err := readBatch(body, lines, 1000)
+	want, wantErr := decodeBatch(before, lines)
+	if !bytes.Equal(before, body) {
+		t.Fatalf("%q was changed to %q", before, body)
+	}
+	if (err == nil) != (wantErr == nil) {
+		if err != nil && asError(err).Code == api.CodeRequestTooLarge {
+			return
+		}
+		t.Fatalf("%q: %v, by encoding/json %v", body, err, wantErr)
+	}
+	if err != nil {
+		if wantErr.Error() != "empty" && asError(err).Code != api.CodeRequestTooLarge && err.Error() != wantErr.Error() {
+			t.Fatalf("%q: %v, by encoding/json %v", body, err, wantErr)
+		}
+		return
+	}
+	if !reflect.DeepEqual(got.lines, want.lines) {
+		t.Fatalf("%q: lines %v, by encoding/json %v", body, got.lines, want.lines)
+	}
+	for i := range want.messages {
+		if !reflect.DeepEqual(got.messages[i], want.messages[i]) {
+			t.Fatalf("%q: message %d\n%#v, by encoding/json\n%#v", body, i, got.messages[i], want.messages[i])
+		}
+	}
+	for _, field := range []string{"a", "/a/b", "/a/0", "k\u00e9", "/"} {
+		for i := range want.messages {
+			keyless := want.messages[i]
+			keyless.Key = nil
+			one := &batch{messages: []publish.Message{keyless}, lines: []int{1}}
+			err := keyByField(one, field)
+			other, wantErr := decodeKey(keyless.Value, pathOf(field))
+			if (err == nil) != (wantErr == nil) || err == nil && !bytes.Equal(one.messages[0].Key, other) {
+				t.Fatalf("%s of %q: %q, %v, by encoding/json %q, %v", field, keyless.Value, one.messages[0].Key, err, other, wantErr)
+			}
+		}
+	}
+}
+
+// Batches as clients write them, and as they must not, are read as encoding/json
+// reads them.
+func TestReadersAgree(t *testing.T) {
+	texts := rapid.SampledFrom([]string{
+		`""`, `"a"`, `"a\"b\\c\/d"`, `"{\"visitor\":\"v1\",\"n\":[1,2]}"`, `"\u00e9\n\t\r\b\f"`, `"\ud83d\ude00"`, `"\ud83d"`, `"\ude00\ud83d"`,
+		`"\ud83dx"`, `"\ud83d\u0041"`, `"é😀"`, "\"\xff\"", "\"\x01\"", `"\x"`, `"\u12"`, `"`, `"\`, `"\ufffd"`, "\"\ufffd\"", `"` + strings.Repeat("0123456789", 9) + `\"` + strings.Repeat("é", 40) + `"`,
+	})
+	values := rapid.OneOf(texts, rapid.SampledFrom([]string{
+		"null", "nullx", "true", "false", "tru", "0", "-0", "01", "-", "1.5e+3", "1.", "1e", ".5", "9007199254740993", "12345678901234567890",
+		`{}`, `{"a":1}`, `{"a":{"b":"x"}, "a" :{"b": 2 }}`, `{"a":[10,"\u0041"]}`, `{"a":"\ud83d\ude00"}`, `{"a":null}`, `{"k\u00e9":1}`, `{"a"}`, `{"a":1,}`, `{,}`, `[1,{"a":[ ]},"]"]`, `[1,]`, `[`, `{`,
+		strings.Repeat("[", 70) + strings.Repeat("]", 70), `{"":"x"}`, `{"A":1}`, `{"a":1 "b":2}`, `"{\"a\":{\"b\":\"\\u0041\"}}"`,
+	}))
+	pair := rapid.Custom(func(t *rapid.T) string {
+		name := rapid.SampledFrom([]string{"value", "value64", "key", "key64", "headers", "partition", "ts", "Value", "valu\\u0065", "x"}).Draw(t, "name")
+		var v string
+		switch {
+		case rapid.IntRange(0, 9).Draw(t, "odd") == 0:
+			v = values.Draw(t, "any")
+		case name == "value":
+			v = values.Draw(t, "value")
+		case name == "key":
+			v = texts.Draw(t, "key")
+		case strings.HasSuffix(name, "64"):
+			v = rapid.SampledFrom([]string{`""`, `"AA=="`, `"_w"`, `"/w=="`, `"77+9"`, `"*"`, `"A"`, `"A\n A="`, `"QUJD"`, `"QQ= ="`}).Draw(t, "base64")
+		case name == "headers":
+			names := rapid.SliceOfN(texts, 0, 4).Draw(t, "names")
+			for i, n := range names {
+				names[i] = n + ":" + texts.Draw(t, "header")
+			}
+			v = "{" + strings.Join(names, " , ") + "}"
+		default:
+			v = rapid.SampledFrom([]string{"0", "3", "-1", "-0", "00", "1.0", "1e3", "2147483647", "2147483648", "9223372036854", "9223372036855", "99999999999999999999", "7 7"}).Draw(t, "number")
+		}
+		space := rapid.SampledFrom([]string{"", "", " ", "\t", "\r"})
+		return space.Draw(t, "a") + `"` + name + `"` + space.Draw(t, "b") + ":" + space.Draw(t, "c") + v
+	})
+	record := rapid.Custom(func(t *rapid.T) string {
+		r := "{" + strings.Join(rapid.SliceOfN(pair, 0, 4).Draw(t, "pairs"), ",") + "}"
+		return rapid.SampledFrom([]string{"", "", "", " ", "\v"}).Draw(t, "before") + r + rapid.SampledFrom([]string{"", "", "", " ", "\r", "x", "{}"}).Draw(t, "after")
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		records := rapid.SliceOfN(record, 0, 4).Draw(rt, "records")
+		body := strings.Join(records, "\n")
+		if rapid.Bool().Draw(rt, "array") {
+			body = " [" + strings.Join(records, rapid.SampledFrom([]string{",", " ,\n"}).Draw(rt, "comma")) + rapid.SampledFrom([]string{"]", " ] ", "]x", ""}).Draw(rt, "end")
+		}
+		if cut := rapid.IntRange(0, 20).Draw(rt, "cut"); cut < len(body) && rapid.IntRange(0, 9).Draw(rt, "is cut") == 0 {
+			body = body[:len(body)-cut]
+		}
+		agree(t, []byte(body), false)
+	})
+}
+
+func BenchmarkReadBatch(b *testing.B) {
+	event := `{"visitor":"v-4711","path":"/products/1234?utm=x","referrer":"https://example.org/search?q=shoes","agent":"Mozilla/5.0 (X11; Linux x86_64)","at":1767225600123,"ms":12.5,"tags":["a","b"],"session":"0123456789"}`
+	quoted, _ := json.Marshal(event)
+	for name, c := range map[string]struct {
+		line  string
+		lines bool
+		field string
+	}{
+		"raw":          {event, true, ""},
+		"raw by field": {event, true, "visitor"},
+		"object":       {`{"value":` + event + `,"key":"v-4711"}`, false, ""},
+		"string":       {`{"value":` + string(quoted) + `,"key":"v-4711"}`, false, ""},
+		"plain":        {`{"value":"` + strings.Repeat("x", 200) + `"}`, false, ""},
+		"by field":     {`{"value":` + event + `}`, false, "visitor"},
+		"array":        {`{"value":` + event + `,"key":"v-4711"},`, false, ""},
+	} {
+		body := []byte(strings.Repeat(c.line+"\n", 1000))
+		if name == "array" {
+			body = append(append([]byte{'['}, body[:len(body)-2]...), ']')
+		}
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				out, err := readBatch(body, c.lines, 1000)
+				if err == nil && c.field != "" {
+					err = keyByField(out, c.field)
+				}
+				if err != nil || len(out.messages) != 1000 {
+					b.Fatal(err)
+				}
+				out.free()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/record")
+		})
+	}
 }

@@ -1,10 +1,14 @@
 package broker_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"sidestream/broker/record"
 	"sidestream/broker/record/recordtest"
 )
 
@@ -33,4 +37,53 @@ func TestTheHighestTimestampIsThatOfTheRecords(t *testing.T) {
 			t.Errorf("by time, %d after the first: offset %d, want %d", ts-now, got.Offset, want)
 		}
 	}
+}
+
+// A batch that says it is compressed and has 2147483647 records, in a few bytes of garbage, took as many offsets and a
+// segment of its own.
+func TestABatchTakesNoMoreOffsetsThanItHasRecords(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	r := w.dial()
+	values := make([]string, 3000)
+	records := recordtest.Batch(recordtest.Spec{Values: values})[record.HeaderSize:]
+	for _, codec := range []record.Codec{record.Gzip, record.Snappy, record.LZ4, record.Zstd} {
+		body := pack(t, codec, records)
+		for name, c := range map[string]struct {
+			count int32
+			body  []byte
+			want  int16
+		}{
+			"garbage":     {1<<31 - 1, []byte("nothing of the kind"), 87},
+			"more":        {1<<31 - 1, body, 87},
+			"as it is":    {3000, body, 0},
+			"an overhang": {1<<31 - 1, append(append([]byte{}, body...), "xyz"...), 87},
+		} {
+			h := record.Header{Attributes: int16(codec), Count: c.count, LastOffsetDelta: c.count - 1, ProducerID: -1, ProducerEpoch: -1, BaseSequence: -1}
+			if got := r.put("t", record.AppendBatch(nil, h, c.body)); got.ErrorCode != c.want {
+				t.Errorf("%v, %s: %+v, want error %d", codec, name, got, c.want)
+			}
+		}
+	}
+	if end := listOffset(r, 7, -1); end.Offset != 4*3000 {
+		t.Errorf("the log ends at %d, want %d", end.Offset, 4*3000)
+	}
+}
+
+// pack compresses as a client does.
+func pack(t *testing.T, codec record.Codec, b []byte) []byte {
+	t.Helper()
+	how := map[record.Codec]kgo.CompressionCodec{
+		record.Gzip: kgo.GzipCompression(), record.Snappy: kgo.SnappyCompression(),
+		record.LZ4: kgo.Lz4Compression(), record.Zstd: kgo.ZstdCompression(),
+	}[codec]
+	c, err := kgo.DefaultCompressor(how)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, got := c.Compress(new(bytes.Buffer), b)
+	if int8(got) != int8(codec) {
+		t.Fatalf("compressed as %d, want %v", got, codec)
+	}
+	return bytes.Clone(out)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"sidestream/broker/record"
+	"sidestream/broker/record/packed"
 )
 
 // Produce advertises version 0 although versions below 3 (which carry the old message formats) are refused: librdkafka
@@ -147,7 +148,7 @@ func checkBatch(b []byte, maxBytes int, version int16) (record.Header, error) {
 	case h.Codec() == record.Zstd && version < 7: // KIP-110
 		return h, fmt.Errorf("zstd needs produce version 7 or higher, got %d: %w", version, errCompression)
 	}
-	return record.CheckRecords(b, h)
+	return packed.Check(b, h, maxBytes)
 }
 
 var (

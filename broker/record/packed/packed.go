@@ -1,0 +1,64 @@
+// Package packed checks compressed batches, as producers send them, without
+// unpacking those that are like any other. It is apart from package record
+// because it needs the codecs.
+//
+// A header may say that a few bytes hold two thousand million records: each such
+// batch takes as many offsets and a segment of its own. How many records there
+// can be is told by nothing but unpacking, so this is done, with bounds, for the
+// batches that are suspicious, and for no others.
+package packed
+
+import (
+	"errors"
+	"fmt"
+
+	"sidestream/broker/record"
+)
+
+// leastRecord is how many bytes a record takes at least: its length, attributes,
+// two deltas, the lengths of key and value, and the number of headers.
+const leastRecord = 7
+
+// leastLimit is what a suspicious batch may unpack to in any case.
+const leastLimit = 16 << 20
+
+// Check checks the contents of a batch whose header [record.Check] has passed,
+// and returns the header, which may have been corrected in the batch. Records
+// that are not compressed are record.CheckRecords' business.
+//
+// Of a compressed batch the frame of the codec is looked at. It is unpacked, and
+// its records are counted, when it has more records than bytes, or more than the
+// frame says there is room for, or a highest timestamp below the first one (which
+// is how clients look that set none, and is corrected). Records that differ in
+// nothing but their offsets take about a byte each, so that honest batches are
+// hardly ever suspicious for their count. An error is [record.ErrInvalid], or
+// [record.ErrTooLarge] when a batch that is suspicious for its count unpacks to
+// more than 16 MiB and more than maxBytes, the largest batch that may be stored.
+func Check(batch []byte, h record.Header, maxBytes int) (record.Header, error) {
+	codec := h.Codec()
+	if codec == record.None {
+		return record.CheckRecords(batch, h)
+	}
+	body := batch[record.HeaderSize:]
+	size, exact, err := sizeOf(codec, body)
+	if err != nil {
+		return h, fmt.Errorf("%w: the %v frame: %w", record.ErrInvalid, codec, err)
+	}
+	crowded := size >= 0 && int64(h.Count) > size/leastRecord
+	if crowded && exact {
+		return h, fmt.Errorf("%w: %d records in a batch that unpacks to %d bytes, where each takes %d at least", record.ErrInvalid, h.Count, size, leastRecord)
+	}
+	crowded = crowded || int64(h.Count) > int64(len(body))
+	undated := h.MaxTimestamp < h.FirstTimestamp && !h.LogAppendTime()
+	if !crowded && !undated {
+		return h, nil
+	}
+	latest, err := count(codec, body, h, int64(max(maxBytes, leastLimit)))
+	switch {
+	case errors.Is(err, record.ErrTooLarge) && !crowded:
+		return h, nil
+	case err != nil:
+		return h, fmt.Errorf("a batch of %d records in %d bytes of %v was unpacked to count them: %w", h.Count, len(body), codec, err)
+	}
+	return record.Redate(batch, h, latest), nil
+}

@@ -28,6 +28,7 @@ const (
 	CodeBrokersUnavailable  Code = "brokers_unavailable"
 	CodeStoreUnavailable    Code = "store_unavailable" // Consul cannot be reached and the call needs it
 	CodeSpoolFull           Code = "spool_full"
+	CodeDiskUnavailable     Code = "disk_unavailable" // this host's disk does not take what must be on it before the answer
 	CodeDraining            Code = "draining"
 	CodeUnknownOutcome      Code = "unknown_outcome"
 )
@@ -59,6 +60,7 @@ var codes = map[Code]struct {
 	CodeBrokersUnavailable:  {http.StatusServiceUnavailable, true},
 	CodeStoreUnavailable:    {http.StatusServiceUnavailable, true},
 	CodeSpoolFull:           {http.StatusServiceUnavailable, true},
+	CodeDiskUnavailable:     {http.StatusServiceUnavailable, true},
 	CodeDraining:            {http.StatusServiceUnavailable, true},
 	CodeUnknownOutcome:      {http.StatusGatewayTimeout, true},
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // HeaderID is the header of records that must be found again when it is not
-// known whether they were written: its value is theirs alone.
+// known whether they were written: its value is theirs alone. A record may have
+// several, of those who each must find it: a repeated request, and the spool.
 const HeaderID = "sidestream-id"
 
 const (
@@ -49,10 +50,13 @@ func (u *Upstream) Find(ctx context.Context, topic string, partition int32, from
 			return found, next, err
 		}
 		for _, r := range recs {
-			if id, ok := idOf(r); ok {
-				if _, wanted := ids[id]; wanted {
-					if _, again := found[id]; !again {
-						found[id] = r.Offset
+			for _, h := range r.Headers {
+				if h.Key != HeaderID {
+					continue
+				}
+				if _, wanted := ids[string(h.Value)]; wanted {
+					if _, again := found[string(h.Value)]; !again {
+						found[string(h.Value)] = r.Offset
 					}
 				}
 			}
@@ -74,17 +78,6 @@ func (u *Upstream) Find(ctx context.Context, topic string, partition int32, from
 		return found, end, unread
 	}
 	return found, end, nil
-}
-
-// idOf is the HeaderID of a record; the last one where there are several, which
-// is ours: an application's own come before it.
-func idOf(r *kgo.Record) (string, bool) {
-	for i := len(r.Headers) - 1; i >= 0; i-- {
-		if r.Headers[i].Key == HeaderID {
-			return string(r.Headers[i].Value), true
-		}
-	}
-	return "", false
 }
 
 // leaderOf is a partition with a leader, asked for anew when none is known.

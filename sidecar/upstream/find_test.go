@@ -29,7 +29,7 @@ func produceIDs(t *testing.T, u *Upstream, opts []kgo.Opt, ids ...string) *kgo.C
 	}
 	for _, id := range ids {
 		r := &kgo.Record{Topic: "t", Partition: 1, Value: []byte("v"), Headers: []kgo.RecordHeader{
-			{Key: HeaderID, Value: []byte("not this")}, {Key: "h", Value: []byte(id)}, {Key: HeaderID, Value: []byte(id)},
+			{Key: HeaderID, Value: []byte("other")}, {Key: "h", Value: []byte(id)}, {Key: HeaderID, Value: []byte(id)},
 		}}
 		if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
 			t.Fatal(err)
@@ -62,7 +62,8 @@ func TestFind(t *testing.T) {
 		{99, idSet("a"), map[string]int64{}, 6},
 		{0, idSet(), map[string]int64{}, 6},
 		{-3, idSet("a"), map[string]int64{"a": 2}, 6},
-		{0, idSet("not this"), map[string]int64{}, 6},
+		{0, idSet("other"), map[string]int64{"other": 2}, 6},
+		{0, idSet("other", "c"), map[string]int64{"other": 2, "c": 4}, 6},
 	}
 	for _, tt := range tests {
 		found, end, err := u.Find(t.Context(), "t", 1, tt.from, tt.ids)

@@ -20,7 +20,8 @@ const (
 // MemoryOptions configures a memory store. The zero value is ready.
 type MemoryOptions struct {
 	// SnapshotPath is the file that keeps the keys which no session holds
-	// across restarts; a commit is durable there before it returns. "" keeps
+	// across restarts; a commit is durable there before it returns. Beside it
+	// lies a spare (.spare), which lets it be written on a full disk. "" keeps
 	// nothing.
 	SnapshotPath string
 	// SessionTTL is that of sessions, 10 s by default; as in Consul a session
@@ -42,6 +43,8 @@ type Memory struct {
 	log *zap.Logger
 	bg  *keepers // the expirer and the saver
 	new chan struct{}
+
+	file *reservedFile // of the snapshot, used by the saver alone; nil: none
 
 	mu       sync.Mutex // guards all below
 	kv       *kv
@@ -96,6 +99,10 @@ func NewMemory(opt MemoryOptions) (*Memory, error) {
 			return nil, err
 		}
 		m.kv = loaded
+		// Without the reservation all works while there is room.
+		if m.file, err = openReserved(opt.SnapshotPath); err != nil {
+			m.log.Warn("topics cannot be changed if the disk stays full", zap.Error(err))
+		}
 		m.bg.start(m.runSaver)
 	}
 	m.kvFeed, m.svcFeed = newFeed(m.kv.index), newFeed(m.kv.index)

@@ -98,7 +98,7 @@ func (m *Memory) save() {
 
 	b, err := json.Marshal(snap) // values are never changed in place
 	if err == nil {
-		err = writeFileDurably(m.opt.SnapshotPath, b)
+		err = m.file.write(b)
 	}
 
 	m.mu.Lock()

@@ -21,9 +21,12 @@ type holding struct {
 	key  holdingKey
 	turn chan struct{} // holds one token: who has it may change the folder, which takes I/O
 
+	begun bool // the folder was there at the start: without any file of a log it has lost them
+
 	mu      sync.Mutex // guards everything below
 	dir     string     // "" until the folder has a place
 	desc    description
+	behind  bool       // the file in the folder says less than desc, for lack of room
 	part    *partition // nil while the log is not open
 	err     error      // why it is not
 	removed bool
@@ -51,6 +54,12 @@ func (h *holding) describe() (d description, dir string) {
 	return h.desc, h.dir
 }
 
+func (h *holding) isBehind() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.behind
+}
+
 func (h *holding) set(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +74,7 @@ func (b *Broker) openLog(h *holding, clean bool) error {
 		return err
 	}
 	log, err := commitlog.Open(b.fs, dir, cfg, commitlog.Options{
-		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Decompress: decompress, Compress: compress})
+		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Begun: h.begun, Decompress: decompress, Compress: compress})
 	if err == nil {
 		part := newPartition(d.Topic, d.ID, d.Partition, log, b.dirOf(dir), b.log, b.metrics)
 		h.set(func() { h.part, h.err = part, nil })
@@ -124,6 +133,7 @@ func (b *Broker) Held() []Held {
 		held := Held{Topic: d.Topic, ID: d.ID, Partition: d.Partition, Count: d.Count, Configs: d.Configs, LeaderEpoch: d.Epoch}
 		if p != nil {
 			held.Start, held.End, held.Bytes = p.log.StartOffset(), p.log.EndOffset(), p.log.Size()
+			held.LeaderEpoch = max(d.Epoch, p.log.LastEpoch()) // the file may be behind, see describeFolder
 		}
 		out = append(out, held)
 	}

@@ -10,9 +10,13 @@ import (
 	"sidestream/broker/commitlog"
 )
 
-// keepHouse does the logs' regular work, one log at a time: retention, and the recovery points of logs that grow slowly.
+// keepHouse does the logs' regular work, one log at a time: retention, the recovery points of logs that grow slowly, and
+// descriptions that a full disk has kept behind.
 func (b *Broker) keepHouse(ctx context.Context) {
 	b.eachLog(ctx, b.cfg.RetentionCheckInterval, b.cfg.RetentionCheckInterval, func(p *partition) {
+		if h := b.find(holdingKey{p.id, p.index}); h != nil {
+			b.catchUp(h)
+		}
 		removed, err := p.log.Retain(time.Now())
 		p.report("retention", err)
 		if removed > 0 {

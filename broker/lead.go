@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"strings"
+	"syscall"
 
 	"go.uber.org/zap"
 
@@ -17,8 +18,8 @@ import (
 var ErrOldEpoch = errors.New("leader epoch is older than the one the partition was led under")
 
 // Lead creates or opens the partition and serves it at that epoch. It is idempotent: the same Lead again changes
-// nothing, a higher epoch or other configs are taken over, a lower epoch is ErrOldEpoch. The epoch is on disk before the
-// first batch is stamped with it.
+// nothing, a higher epoch or other configs are taken over, a lower epoch is ErrOldEpoch. The epoch is in the folder before
+// the first batch is stamped with it, unless the disk is full: then that batch is what says it.
 func (b *Broker) Lead(l Lead) error {
 	want, cfg, policy, err := b.checkLead(l)
 	if err != nil {
@@ -108,21 +109,60 @@ func (b *Broker) prepare(h *holding, want description) error {
 			return err
 		}
 	}
-	if !have.equal(want) {
+	if !have.equal(want) || h.isBehind() {
 		if have.Topic == "" {
 			if err := b.makeFolder(dir); err != nil {
 				return err
 			}
 		}
-		if err := writeDescription(b.fs, dir, want); err != nil {
+		if err := b.describeFolder(h, dir, have, want); err != nil {
 			return fmt.Errorf("writing %s: %w", metadataFile, err)
 		}
-		h.set(func() { h.desc = want })
 	}
 	if h.current() != nil {
 		return nil
 	}
 	return b.openLog(h, false)
+}
+
+// describeFolder writes the description. Where a full disk has no room for a newer one, the partition is led all the
+// same, or its records could be neither read nor deleted: what is wanted is agreed in the cluster, which does not give
+// an epoch twice, and records that are written under it say so themselves. The file follows when there is room. The
+// turn is held.
+func (b *Broker) describeFolder(h *holding, dir string, have, want description) error {
+	err := writeDescription(b.fs, dir, want)
+	behind := err != nil && have.Topic != "" && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT))
+	if err != nil && !behind {
+		return err
+	}
+	h.set(func() { h.desc, h.behind = want, behind })
+	d := b.dirOf(dir)
+	switch {
+	case behind && d.took(commitlog.ErrNoSpace):
+		b.log.Warn("no room to describe what is led: serving goes on", zap.String("directory", d.path), zap.Error(err))
+	case !behind && d.took(nil):
+		b.log.Info("the log directory has room again", zap.String("directory", d.path))
+	}
+	return nil
+}
+
+// catchUp describes a folder whose description is behind.
+func (b *Broker) catchUp(h *holding) {
+	if !h.isBehind() {
+		return
+	}
+	h.lock()
+	defer h.unlock()
+	h.mu.Lock()
+	due := h.behind && !h.removed
+	h.mu.Unlock()
+	if !due {
+		return
+	}
+	d, dir := h.describe()
+	if err := b.describeFolder(h, dir, d, d); err != nil {
+		b.log.Warn("describing a partition's folder failed", zap.String("folder", dir), zap.Error(err))
+	}
 }
 
 // mayBegin refuses to begin a partition anew that was led before while a log directory cannot be read: its records may

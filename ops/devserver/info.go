@@ -4,6 +4,7 @@ package devserver
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,22 +35,43 @@ func Read(dir string) (Info, error) {
 	return info, nil
 }
 
-// Write puts the address file into a data folder, whole or not at all.
+// spareName keeps the room of the address file while there is none. The
+// addresses of 16 sidecars take less than one block of a disk.
+const spareName = FileName + ".spare"
+
+// Write puts the address file into a data folder, whole or not at all. After the
+// first time it needs no room on the disk.
 func Write(dir string, info Info) error {
 	text, err := json.MarshalIndent(info, "", "  ")
 	if err != nil {
 		return err
 	}
-	temporary := filepath.Join(dir, FileName+".tmp")
-	if err := os.WriteFile(temporary, append(text, '\n'), 0o644); err != nil {
+	spare := filepath.Join(dir, spareName)
+	if err := overwrite(spare, append(text, '\n')); err != nil {
 		return err
 	}
-	return os.Rename(temporary, filepath.Join(dir, FileName))
+	return os.Rename(spare, filepath.Join(dir, FileName))
 }
 
-// Remove removes the address file; one that is not there is no error.
+// overwrite writes over what is in the file: emptied first, as usual, it would
+// give its block back.
+func overwrite(path string, text []byte) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := f.WriteAt(text, 0); err != nil {
+		return err
+	}
+	return f.Truncate(int64(len(text)))
+}
+
+// Remove takes the address file away, and keeps its room for the next; one that
+// is not there is no error.
 func Remove(dir string) error {
-	if err := os.Remove(filepath.Join(dir, FileName)); err != nil && !os.IsNotExist(err) {
+	err := os.Rename(filepath.Join(dir, FileName), filepath.Join(dir, spareName))
+	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
 	return nil

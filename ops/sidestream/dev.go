@@ -142,18 +142,31 @@ func runDev(ctx context.Context, o devOptions, log *zap.Logger, out io.Writer) (
 		}
 		info.Sidecars = append(info.Sidecars, "http://"+s.Addr())
 	}
+	// A full disk is a reason to serve, so that records can be deleted: whoever
+	// cannot be told of the addresses has chosen them, or reads the banner.
 	if err := devserver.Write(o.dataDir, info); err != nil {
-		return err
+		if !errors.Is(err, unix.ENOSPC) {
+			return err
+		}
+		log.Warn("the addresses could not be written down", zap.Error(err))
 	}
 	defer func() { err = errors.Join(err, devserver.Remove(o.dataDir)) }()
-	if _, err := io.WriteString(out, banner(o.dataDir, info)); err != nil {
+	if err := tell(out, banner(o.dataDir, info)); err != nil {
 		return err
 	}
 	if err := parts.wait(); err != nil {
 		return err
 	}
-	_, err = io.WriteString(out, "Stopping.\n")
-	return err
+	return tell(out, "Stopping.\n")
+}
+
+// tell writes for people. That what they read with has no room, such as a file
+// on the same full disk, is no failure of the server.
+func tell(out io.Writer, text string) error {
+	if _, err := io.WriteString(out, text); err != nil && !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	return nil
 }
 
 // taken tells what to do about a port that another program has, in place of what

@@ -1,219 +1,107 @@
 package api
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"reflect"
-	"slices"
-	"strings"
-	"time"
-	"unicode/utf8"
+	"strconv"
 
-	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/valyala/fasthttp"
 
 	"sidestream/sdk/api"
-	"sidestream/sidecar/publish"
 )
 
-// record is an api.Record that tells a header without a value.
-type record struct {
-	api.Record
-	Headers map[string]*string `json:"headers,omitempty"`
-}
-
-var recordFields = fieldsOf(reflect.TypeFor[api.Record]())
-
-const recordHas = `: an element has value or value64, key or key64, headers, partition, ts (to send lines as they are use ?lines=1)`
-
-// readRecord reads one api.Record by encoding/json: what recordReader does not
-// know, and what is wrong.
-func readRecord(b []byte) (publish.Message, error) {
-	if b[0] != '{' {
-		return publish.Message{}, errors.New(`it is not a JSON object such as {"value":"hi","key":"k"} (to send lines as they are use ?lines=1)`)
-	}
-	if !utf8.Valid(b) {
-		return publish.Message{}, errors.New("it is not UTF-8: put other bytes as base64 into value64 or key64, or use ?lines=1")
-	}
-	var r record
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil {
-		why := jsonWords(err)
-		if strings.Contains(why, "unknown field") {
-			why += recordHas
-		}
-		return publish.Message{}, errors.New(why)
-	}
-	if name, ok := strangeField(b, recordFields); ok {
-		return publish.Message{}, fmt.Errorf("unknown field %q%s", name, recordHas)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return publish.Message{}, errors.New("there is more after the JSON object: one object a line (curl -d strips the newlines of a file: use --data-binary)")
-	}
-	return messageOf(r, b)
-}
-
-// messageOf turns a record into a message. b is its text.
-func messageOf(r record, b []byte) (publish.Message, error) {
-	m := publish.Message{Partition: r.Partition}
-	var err error
-	if m.Value, err = valueOf(r.Record); err != nil {
-		return m, err
-	}
-	switch {
-	case r.Key != nil && r.Key64 != nil:
-		return m, errors.New("key and key64 are both given: use one")
-	case r.Key != nil:
-		m.Key = []byte(*r.Key)
-	case r.Key64 != nil:
-		if m.Key, err = decode64(*r.Key64); err != nil {
-			return m, fmt.Errorf("key64: %w", err)
-		}
-	}
-	if m.Partition != nil && *m.Partition < 0 {
-		return m, fmt.Errorf("partition: got %d: use a number from 0", *m.Partition)
-	}
-	if r.Timestamp != nil {
-		if *r.Timestamp < 0 || *r.Timestamp > maxTimestamp {
-			return m, fmt.Errorf("ts: got %d: use milliseconds since 1970, from 0 to %d", *r.Timestamp, maxTimestamp)
-		}
-		m.Timestamp = time.UnixMilli(*r.Timestamp)
-	}
-	names := make([]string, 0, len(r.Headers))
-	for name := range r.Headers {
-		names = append(names, name)
-	}
-	slices.Sort(names) // JSON objects have no order; ours must not change from run to run
-	for _, name := range names {
-		value := r.Headers[name]
-		if value == nil {
-			return m, fmt.Errorf("headers: the value of %q is null: use a string", name)
-		}
-		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: []byte(*value)})
-	}
-	n := 0
-	if r.Value64 == nil { // base64 is not text
-		n += replacedIn(m.Value)
-	}
-	if r.Key64 == nil {
-		n += replacedIn(m.Key)
-	}
-	for _, h := range m.Headers {
-		n += strings.Count(h.Key, replaced) + replacedIn(h.Value)
-	}
-	if hasLoneSurrogate(b, n) {
-		return m, errLoneSurrogate
-	}
-	return m, nil
-}
-
-// valueOf is the bytes of a record's value; nil makes a tombstone.
-func valueOf(r api.Record) ([]byte, error) {
-	raw := bytes.TrimSpace(r.Value)
-	given := len(raw) > 0 && !bytes.Equal(raw, []byte("null"))
-	switch {
-	case given && r.Value64 != nil:
-		return nil, errors.New("value and value64 are both given: use one")
-	case r.Value64 != nil:
-		b, err := decode64(*r.Value64)
-		if err != nil {
-			return nil, fmt.Errorf("value64: %w", err)
-		}
-		return b, nil
-	case !given:
-		return nil, nil
-	}
-	return textOf(raw)
-}
-
-// textOf is the bytes that a JSON value stands for: of a string its own, of
-// anything else its text to the letter, so that no number loses a digit.
-func textOf(raw []byte) ([]byte, error) {
-	if raw[0] != '"' {
-		return raw, nil
-	}
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, err
-	}
-	b := []byte(s)
-	if hasLoneSurrogate(raw, replacedIn(b)) {
-		return nil, errLoneSurrogate
-	}
-	return b, nil
-}
-
-var errLoneSurrogate = errors.New(`a \u escape is half of a surrogate pair, which no UTF-8 text can hold: use value64 or key64`)
-
-const replaced = "\ufffd"
-
-func replacedIn(b []byte) int { return bytes.Count(b, []byte(replaced)) }
-
-// hasLoneSurrogate tells that decoding text, in which it left n times U+FFFD,
-// has put some of them there: encoding/json puts it for half a surrogate pair
-// and says nothing.
-func hasLoneSurrogate(text []byte, n int) bool {
-	if n == 0 {
-		return false
-	}
-	lower := bytes.ToLower(text)
-	return n > bytes.Count(text, []byte(replaced))+bytes.Count(lower, []byte(`\ufffd`)) && bytes.Contains(lower, []byte(`\ud`))
-}
-
-// decodeKey is findKey by encoding/json.
-func decodeKey(value []byte, path []string) ([]byte, error) {
-	raw, err := lookUp(value, path)
+// publishBatch is POST /topics/T/batch. The whole batch is read before anything
+// of it is sent: one bad line and nothing is written.
+func (s *Server) publishBatch(c *call) error {
+	o, err := s.publishOptionsOf(c)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return textOf(raw)
+	lines, err := c.flag("lines")
+	if err != nil {
+		return err
+	}
+	field, byField := c.option("key_field")
+	if byField && field == "" {
+		return bad("key_field", field, "the name of a field such as visitor, or a JSON pointer such as /user/id")
+	}
+	b, err := readBatch(c.PostBody(), lines, s.opt.MaxBatch)
+	if err != nil {
+		return err
+	}
+	defer b.free()
+	if byField {
+		if err := keyByField(b, field); err != nil {
+			return err
+		}
+	}
+	results, err := s.opt.Publisher.PublishBatch(s.requestContext(), c.args[0], b.messages, o)
+	if err != nil {
+		if e := asError(err); e.Line > 0 && e.Line <= len(b.lines) {
+			e.Line = b.lines[e.Line-1] // it counted messages
+		}
+		return err
+	}
+	return answerBatch(c, results)
 }
 
-func lookUp(raw []byte, path []string) ([]byte, error) {
-	if !utf8.Valid(raw) {
-		return nil, errors.New("the value is not UTF-8")
+func answerBatch(c *call, results []api.BatchResult) error {
+	body := api.BatchPublished{Topic: c.args[0], Results: results}
+	for i := range results {
+		switch r := &results[i]; {
+		case r.Error != nil:
+			body.Failed++
+		case r.SpoolID != "":
+			body.Spooled++
+		default:
+			body.Written++
+		}
 	}
-	for _, name := range path {
-		raw = bytes.TrimSpace(raw)
-		if len(raw) > 0 && raw[0] == '[' {
-			next, err := item(raw, name)
-			if err != nil {
-				return nil, err
-			}
-			raw = next
-			continue
+	status, common := fasthttp.StatusOK, (*api.Error)(nil)
+	switch {
+	case body.Failed == 0 && body.Spooled > 0:
+		status = fasthttp.StatusAccepted
+	case body.Failed > 0:
+		errs := make([]*api.Error, len(results))
+		for i := range results {
+			errs[i] = results[i].Error
 		}
-		if len(raw) == 0 || raw[0] != '{' {
-			return nil, errors.New("the value is not a JSON object")
-		}
-		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(raw, &fields); err != nil {
-			return nil, errors.New("the value is not a JSON object: " + jsonWords(err))
-		}
-		next, ok := fields[name]
-		if !ok {
-			return nil, fmt.Errorf("the value has no field %q", name)
-		}
-		raw = next
+		status, common = statusOf(errs)
 	}
-	if raw = bytes.TrimSpace(raw); bytes.Equal(raw, []byte("null")) {
-		return nil, errors.New("the field is null")
+	c.SetStatusCode(status)
+	c.SetContentType(api.ContentTypeJSON)
+	if common != nil {
+		setRetryAfter(c.RequestCtx, common)
 	}
-	return raw, nil
+	return appendBody(c.RequestCtx, func(b []byte) ([]byte, error) {
+		if common != nil {
+			return append(body.AppendFailed(b, common), '\n'), nil
+		}
+		return append(body.AppendJSON(b), '\n'), nil
+	})
 }
 
-func item(raw []byte, index string) ([]byte, error) {
-	var items []json.RawMessage
-	if err := json.Unmarshal(raw, &items); err != nil {
-		return nil, errors.New("the value is not JSON: " + jsonWords(err))
-	}
-	for i := range items {
-		if fmt.Sprint(i) == index {
-			return items[i], nil
+// statusOf is 200 when none failed, 207 when some did, and the common status
+// with one of the errors when all failed alike.
+func statusOf(errs []*api.Error) (int, *api.Error) {
+	failed := 0
+	alike := true
+	for _, e := range errs {
+		if e != nil {
+			failed++
+			alike = alike && errs[0] != nil && e.Code == errs[0].Code
 		}
 	}
-	return nil, fmt.Errorf("the array has no element %q", index)
+	switch {
+	case failed == 0:
+		return fasthttp.StatusOK, nil
+	case failed == len(errs) && alike:
+		return errs[0].Code.Status(), errs[0]
+	}
+	return fasthttp.StatusMultiStatus, nil
+}
+
+func badRecord(line int, why string) *api.Error {
+	e := apiError(api.CodeBadRecord, fmt.Sprintf("line %s: %s; nothing of this request was written", strconv.Itoa(line), why))
+	e.Line = line
+	return e
 }

@@ -2,8 +2,6 @@ package api
 
 import (
 	"bytes"
-	"fmt"
-	"strconv"
 	"time"
 	"unsafe"
 
@@ -31,9 +29,6 @@ func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 		return o, apiError(api.CodeBadRequest, "Idempotency-Key is not available yet: leave it out, and mind that a repeat after 504 may write the message twice")
 	}
 	var err error
-	if o.Caller, err = s.callerOf(c); err != nil {
-		return o, err
-	}
 	if o.Timeout, err = c.duration("timeout", s.opt.MaxTimeout); err != nil {
 		return o, err
 	}
@@ -98,88 +93,3 @@ func (s *Server) publish(c *call) error {
 // maxTimestamp is the last millisecond, in the year 2262, that the brokers'
 // client can write: it counts nanoseconds in 64 bits.
 const maxTimestamp = (1<<63 - 1) / int64(time.Millisecond)
-
-// publishBatch is POST /topics/T/batch. The whole batch is read before anything
-// of it is sent: one bad line and nothing is written.
-func (s *Server) publishBatch(c *call) error {
-	o, err := s.publishOptionsOf(c)
-	if err != nil {
-		return err
-	}
-	lines, err := c.flag("lines")
-	if err != nil {
-		return err
-	}
-	field, byField := c.option("key_field")
-	if byField && field == "" {
-		return bad("key_field", field, "the name of a field such as visitor, or a JSON pointer such as /user/id")
-	}
-	b, err := readBatch(c.PostBody(), lines, s.opt.MaxBatch)
-	if err != nil {
-		return err
-	}
-	defer b.free()
-	if byField {
-		if err := keyByField(b, field); err != nil {
-			return err
-		}
-	}
-	results, err := s.opt.Publisher.PublishBatch(s.requestContext(), c.args[0], b.messages, o)
-	if err != nil {
-		if e := asError(err); e.Line > 0 && e.Line <= len(b.lines) {
-			e.Line = b.lines[e.Line-1] // it counted messages
-		}
-		return err
-	}
-	return answerBatch(c, results)
-}
-
-type batchFailed struct {
-	Error *api.Error `json:"error"`
-	api.BatchPublished
-}
-
-func answerBatch(c *call, results []api.BatchResult) error {
-	body := api.BatchPublished{Topic: c.args[0], Results: results}
-	errs := make([]*api.Error, len(results))
-	for i, r := range results {
-		errs[i] = r.Error
-		if r.Error != nil {
-			body.Failed++
-		} else {
-			body.Written++
-		}
-	}
-	status, common := statusOf(errs)
-	if common != nil {
-		setRetryAfter(c.RequestCtx, common)
-		return c.answer(status, batchFailed{common, body})
-	}
-	return c.answer(status, body)
-}
-
-// statusOf is 200 when none failed, 207 when some did, and the common status
-// with one of the errors when all failed alike.
-func statusOf(errs []*api.Error) (int, *api.Error) {
-	failed := 0
-	alike := true
-	for _, e := range errs {
-		if e != nil {
-			failed++
-			alike = alike && errs[0] != nil && e.Code == errs[0].Code
-		}
-	}
-	switch {
-	case failed == 0:
-		return fasthttp.StatusOK, nil
-	case failed == len(errs) && alike:
-		return errs[0].Code.Status(), errs[0]
-	}
-	return fasthttp.StatusMultiStatus, nil
-}
-
-func badRecord(line int, why string) *api.Error {
-	e := apiError(api.CodeBadRecord, fmt.Sprintf("line %s: %s; nothing of this request was written", strconv.Itoa(line), why))
-	e.Line = line
-	return e
-}

@@ -5,21 +5,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // Config is how events are published.
 type Config struct {
-	Timeout         time.Duration `yaml:"timeout" help:"How long a publish waits for the brokers before it answers 504, unless the request says ?timeout; 10ms to max_timeout."`
-	MaxTimeout      time.Duration `yaml:"max_timeout" help:"Longest ?timeout that a request may ask for, up to 10m."`
-	MaxMessageBytes int           `yaml:"max_message_bytes" help:"Largest message in bytes, with its key and headers; 1 to 1 GiB. Brokers have a limit of their own (max.message.bytes)."`
-	BatchRecords    int           `yaml:"batch_records" help:"Most messages in one request of the batch API, 1 to 10000000; more are answered 413. Each costs some hundred bytes of memory beside its own."`
-	BatchBytes      int           `yaml:"batch_bytes" help:"Largest record batch in bytes sent to a partition. A topic's max.message.bytes counts where it is less; where the brokers do not tell it, Kafka's default of 1048588 does."`
-	BufferBytes     int64         `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
-	BufferRecords   int64         `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
-	Compression     string        `yaml:"compression" help:"none, gzip, snappy, lz4 or zstd: how batches are compressed on their way to the brokers and on their disks."`
-	DeliveryTimeout time.Duration `yaml:"delivery_timeout" help:"How long a message with ack=leader may stay on its way after its caller was answered 504; with ack=all one whose fate is unknown is kept until a broker tells. 1s to 1h."`
+	Timeout         time.Duration     `yaml:"timeout" help:"How long a publish waits for the brokers before it answers 504, unless the request says ?timeout; 10ms to max_timeout."`
+	MaxTimeout      time.Duration     `yaml:"max_timeout" help:"Longest ?timeout that a request may ask for, up to 10m."`
+	MaxMessageBytes int               `yaml:"max_message_bytes" help:"Largest message in bytes, with its key and headers; 1 to 1 GiB. Brokers have a limit of their own (max.message.bytes)."`
+	BatchRecords    int               `yaml:"batch_records" help:"Most messages in one request of the batch API, 1 to 10000000; more are answered 413. Each costs some hundred bytes of memory beside its own."`
+	BatchBytes      int               `yaml:"batch_bytes" help:"Largest record batch in bytes sent to a partition. A topic's max.message.bytes counts where it is less; where the brokers do not tell it, Kafka's default of 1048588 does."`
+	BufferBytes     int64             `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
+	BufferRecords   int64             `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
+	Compression     string            `yaml:"compression" help:"none, gzip, snappy, lz4 or zstd: how batches are compressed on their way to the brokers and on their disks. gzip:1 to gzip:9, lz4:1 to lz4:9 and zstd:1 to zstd:22 choose a level."`
+	Topics          map[string]string `yaml:"topics" help:"What holds for single topics, by name, as words with a space between them: key_field=F takes the key of a message without one from its value's field F, or from what the JSON pointer F names; compression=C is a compression of the topic's own, as in orders: \"key_field=/user/id compression=zstd:9\"."`
 
 	Rate RateConfig `yaml:"rate"`
 }
@@ -42,7 +40,6 @@ func DefaultConfig() Config {
 		BufferBytes:     64 << 20,
 		BufferRecords:   100_000,
 		Compression:     "none",
-		DeliveryTimeout: 2 * time.Minute, // Kafka's default of delivery.timeout.ms
 		Rate:            RateConfig{MaxWait: time.Second},
 	}
 }
@@ -70,29 +67,10 @@ func (c Config) Validate() error {
 	if c.BufferRecords < 1 || c.BufferRecords > 100_000_000 {
 		return fmt.Errorf("buffer_records: got %d: use 1 to 100000000", c.BufferRecords)
 	}
-	if c.DeliveryTimeout < time.Second || c.DeliveryTimeout > time.Hour {
-		return fmt.Errorf("delivery_timeout: got %q: use a duration from 1s to 1h", c.DeliveryTimeout)
-	}
-	if _, err := c.codec(); err != nil {
+	if _, err := newSettings(c); err != nil {
 		return err
 	}
 	return c.Rate.validate()
-}
-
-func (c Config) codec() (kgo.CompressionCodec, error) {
-	switch c.Compression {
-	case "", "none":
-		return kgo.NoCompression(), nil
-	case "gzip":
-		return kgo.GzipCompression(), nil
-	case "snappy":
-		return kgo.SnappyCompression(), nil
-	case "lz4":
-		return kgo.Lz4Compression(), nil
-	case "zstd":
-		return kgo.ZstdCompression(), nil
-	}
-	return kgo.CompressionCodec{}, fmt.Errorf("compression: got %q: use none, gzip, snappy, lz4 or zstd", c.Compression)
 }
 
 const maxRate = 100_000_000 // messages a second; above it nothing is limited in practice

@@ -9,8 +9,8 @@ import (
 	"sidestream/sdk/api"
 )
 
-// Message is one event to publish. Its bytes are copied before Publish or
-// PublishBatch returns or sends anything, so they may be reused afterwards.
+// Message is one event to publish. Its bytes are not read any more when Publish
+// or PublishBatch has returned, so they may be reused then.
 type Message struct {
 	Key       []byte // nil: none. An empty key is a key.
 	Value     []byte // nil: a tombstone
@@ -19,10 +19,10 @@ type Message struct {
 	Timestamp time.Time // zero: now
 }
 
-func (m Message) size() int {
+func (m *Message) size() int {
 	n := len(m.Key) + len(m.Value)
-	for _, h := range m.Headers {
-		n += len(h.Key) + len(h.Value)
+	for i := range m.Headers {
+		n += len(m.Headers[i].Key) + len(m.Headers[i].Value)
 	}
 	return n
 }
@@ -37,36 +37,4 @@ func tooLarge(size, limit int) *api.Error {
 func TooMany(count, limit int) *api.Error {
 	return api.NewError(api.CodeRequestTooLarge,
 		fmt.Sprintf("the batch has %d messages: at most %d are allowed (publish.batch_records); nothing was sent", count, limit))
-}
-
-// records copies messages into records of a topic, their bytes into one block.
-// Strings of the headers are copied too, since they may lie in a reused buffer.
-func records(topic string, ms []Message, now time.Time) []kgo.Record {
-	total := 0
-	for _, m := range ms {
-		total += m.size()
-	}
-	block := make([]byte, 0, total)
-	keep := func(b []byte) []byte {
-		if b == nil {
-			return nil
-		}
-		at := len(block)
-		block = append(block, b...)
-		return block[at:len(block):len(block)]
-	}
-	recs := make([]kgo.Record, len(ms))
-	for i, m := range ms {
-		r := &recs[i]
-		r.Topic = topic
-		r.Key, r.Value = keep(m.Key), keep(m.Value)
-		for _, h := range m.Headers {
-			r.Headers = append(r.Headers, kgo.RecordHeader{Key: string(keep([]byte(h.Key))), Value: keep(h.Value)})
-		}
-		r.Timestamp = m.Timestamp
-		if r.Timestamp.IsZero() {
-			r.Timestamp = now
-		}
-	}
-	return recs
 }

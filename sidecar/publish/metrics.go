@@ -9,6 +9,11 @@ type metrics struct {
 	bytes    *prometheus.CounterVec // by ack
 	failures *prometheus.CounterVec // by code
 	seconds  *prometheus.HistogramVec
+
+	by [2]struct { // Ack: what each publish counts, looked up once
+		records, bytes prometheus.Counter
+		seconds        prometheus.Observer
+	}
 }
 
 func newMetrics(reg prometheus.Registerer, buffered func() float64) (*metrics, error) {
@@ -26,6 +31,10 @@ func newMetrics(reg prometheus.Registerer, buffered func() float64) (*metrics, e
 			Name: "sidestream_publish_duration_seconds", Help: "Time from a publish request to its last message's fate.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
 		}, []string{"ack"}),
+	}
+	for _, ack := range []Ack{AckAll, AckLeader} {
+		b := &m.by[ack]
+		b.records, b.bytes, b.seconds = m.records.WithLabelValues(ack.String()), m.bytes.WithLabelValues(ack.String()), m.seconds.WithLabelValues(ack.String())
 	}
 	if reg == nil {
 		return m, nil

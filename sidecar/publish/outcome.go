@@ -3,9 +3,9 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"sidestream/sdk/api"
 )
@@ -43,22 +43,38 @@ var verdicts = []verdict{
 	{kerr.ThrottlingQuotaExceeded, api.CodeBrokersUnavailable, true, "refused before the append"},
 }
 
-// errGone is the outcome of a topic that its brokers do not know: whether it is
-// really gone is asked again before a caller is told so.
-var errGone = errors.New("the brokers do not know the topic")
+// refusal says what is to be done about a batch that a broker certainly did not
+// append at this attempt.
+type refusal int
 
-// outcome is what the end of a record means for its caller. single says that
-// the client makes one attempt only. errGone is returned as it is.
-func outcome(err error, topic string, single bool) error {
-	if err == nil {
-		return nil
+const (
+	refusedNot      refusal = iota // it may have been appended, or is refused for good
+	refusedNow                     // another broker, or the same one later, may take it
+	refusedOne                     // for one of its records
+	refusedSequence                // for its sequence number
+)
+
+func refusalOf(err error) refusal {
+	is := func(errs ...*kerr.Error) bool {
+		return slices.ContainsFunc(errs, func(e *kerr.Error) bool { return errors.Is(err, e) })
 	}
-	if errors.Is(err, kgo.ErrMaxBuffered) {
-		return away("too many messages are on their way to the brokers; nothing was sent")
+	switch {
+	case is(kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping):
+		return refusedSequence
+	case is(kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.PolicyViolation):
+		return refusedOne
 	}
-	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
-		return errGone
+	for _, v := range verdicts {
+		if v.once && errors.Is(err, v.err) {
+			return refusedNow
+		}
 	}
+	return refusedNot
+}
+
+// outcome is what the error of a produce answer means for the caller of a
+// message. single says that there was one attempt only.
+func outcome(err error, topic string, single bool) *api.Error {
 	for _, v := range verdicts {
 		if errors.Is(err, v.err) && (single || !v.once) {
 			if v.code == api.CodeBrokersUnavailable {

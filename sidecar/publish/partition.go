@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"sidestream/sdk/api"
 	"sidestream/sidecar/upstream"
 )
@@ -37,7 +35,7 @@ func (r run) next(parts []upstream.Partition, size int, now time.Time) (run, boo
 		return r, true
 	}
 	for i := range parts {
-		p := parts[(int(r.partition)+1+i)%len(parts)]
+		p := &parts[(int(r.partition)+1+i)%len(parts)]
 		if p.Leader >= 0 {
 			return run{partition: p.ID, begun: now, bytes: size, records: 1}, true
 		}
@@ -49,7 +47,7 @@ func (r run) next(parts []upstream.Partition, size int, now time.Time) (run, boo
 // or the run's. A message with a key or a named partition is never passed on
 // to another partition: its order would be lost. Errors: partition_not_found;
 // brokers_unavailable when the leader is away, so that nothing was sent.
-func choose(t upstream.Topic, m Message, r run, now time.Time) (int32, run, *api.Error) {
+func choose(t *upstream.Topic, m *Message, r run, now time.Time) (int32, run, *api.Error) {
 	count := int32(len(t.Partitions))
 	if count == 0 {
 		return 0, r, away("topic " + t.Name + " has no partitions yet")
@@ -82,20 +80,4 @@ func away(message string) *api.Error {
 	e := api.NewError(api.CodeBrokersUnavailable, message)
 	e.RetryAfterMillis = 1000
 	return e
-}
-
-// chosen is the partitioner of the brokers' client: the record's partition is
-// chosen already. The client may not know a new partition yet; the record is
-// then marked, which proves to its promise that it was never sent.
-type chosen struct{}
-
-const notKnownYet = -2
-
-func (chosen) ForTopic(string) kgo.TopicPartitioner { return chosen{} }
-func (chosen) RequiresConsistency(*kgo.Record) bool { return true }
-func (chosen) Partition(r *kgo.Record, partitions int) int {
-	if int(r.Partition) >= partitions {
-		r.Partition = notKnownYet
-	}
-	return int(r.Partition)
 }

@@ -56,8 +56,6 @@ type Options struct {
 	// Replayed, if not nil, is called before the call returns where its answer
 	// is that of an earlier request with the same IdempotencyKey.
 	Replayed func()
-
-	later func(upstream.Topic, *flight) // calls Landed when the flight is over
 }
 
 // Deps are what a Publisher works with beside its Config. Zero fields are
@@ -74,27 +72,32 @@ type Publisher struct {
 	up      *upstream.Upstream
 	log     *zap.Logger
 	create  bool
-	limits  *limits
 	metrics *metrics
 
-	clients [2]*kgo.Client // by Ack; there is no order between them
+	settings atomic.Pointer[settings]
 
-	expiry expiry
-	writes writes // of the idempotent client
+	clients [2]*kgo.Client // by Ack, a connection to each broker; there is no order between them
+	writes  writes
+	ids     producerIDs
 
 	// batchLimits are the topics' own max.message.bytes, by name, as far as
 	// the brokers tell, BatchBytes at most: int32.
 	batchLimits sync.Map
 
-	bytes *semaphore.Weighted // room for messages on their way
-	count *semaphore.Weighted
+	bytes    *semaphore.Weighted // room for messages on their way
+	count    *semaphore.Weighted
+	buffered atomic.Int64 // messages on their way
 
-	watches sync.WaitGroup // those who wait to call an Options.Landed
+	ctx     context.Context // ends when what is on its way is given up
+	cancel  context.CancelFunc
+	senders sync.WaitGroup // goroutines of lanes
+	jobs    sync.WaitGroup // requests of which something is on its way
+	closed  atomic.Bool    // set under mu
 
-	// mu guards topics and closed; it is never held across I/O.
+	// mu guards topics, and that no job begins after Close; it is never held
+	// across I/O.
 	mu     sync.Mutex
 	topics map[string]*topicState
-	closed bool
 }
 
 // topicState is what is remembered of a topic between its messages.
@@ -104,9 +107,10 @@ type topicState struct {
 
 	limitAt atomic.Int64 // when that was last so, Unix nanoseconds
 
-	// mu guards run.
-	mu  sync.Mutex
-	run run
+	// mu guards what follows.
+	mu    sync.Mutex
+	run   run
+	lanes [2][]*lane // by Ack and partition, as far as they were used
 }
 
 // New makes the two clients; it does not wait for any broker.
@@ -122,66 +126,54 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 		bytes:  semaphore.NewWeighted(cfg.BufferBytes),
 		count:  semaphore.NewWeighted(cfg.BufferRecords),
 		topics: map[string]*topicState{},
-		expiry: expiry{after: cfg.DeliveryTimeout},
+	}
+	if err := p.Configure(cfg); err != nil {
+		return nil, err
 	}
 	var err error
-	if p.limits, err = newLimits(cfg.Rate); err != nil {
-		return nil, err
-	}
-	codec, err := cfg.codec()
-	if err != nil {
-		return nil, err
-	}
-	common := []kgo.Opt{
-		kgo.RecordPartitioner(chosen{}),
-		kgo.ProducerLinger(0), // batches form while earlier ones fly
-		kgo.ProducerBatchMaxBytesFn(p.batchLimit),
-		kgo.ProducerBatchCompression(codec),
-		// Room is given out by our own counters, under the caller's
-		// deadline; these must never be what blocks.
-		kgo.MaxBufferedRecords(int(2 * cfg.BufferRecords)),
-		kgo.MetadataMinAge(250 * time.Millisecond), // a new leader is found soon
-		kgo.MetadataMaxAge(time.Minute),
-		kgo.ProduceRequestTimeout(10 * time.Second),
-		kgo.RequestTimeoutOverhead(5 * time.Second),
-		kgo.RetryBackoffFn(func(try int) time.Duration { return min(50*time.Millisecond<<min(try, 6), time.Second) }),
-	}
-	// The idempotent client repeats a record whose fate is unknown until a
-	// broker tells it: then it is there once, whatever was lost on the way.
-	// Cancelling such a record would allow it to appear twice, so it lives as
-	// long as its broker is away; what it holds is bounded by the buffer. What
-	// was not sent is taken out in time (see life).
-	if p.clients[AckAll], err = up.Client(append(common[:len(common):len(common)], kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.AllowIdempotentProduceCancellation(), // only lives of records that were not sent are ended early
-		kgo.WithHooks(&p.writes), kgo.RetryTimeoutFn(retryTimeout))...); err != nil {
-		return nil, err
-	}
-	// Without idempotence a repeat could write twice, so there is none.
-	if p.clients[AckLeader], err = up.Client(append(common[:len(common):len(common)],
-		kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite(), kgo.RecordRetries(0))...); err != nil {
-		p.clients[AckAll].Close()
-		return nil, err
-	}
-	p.metrics, err = newMetrics(deps.Registerer, func() float64 {
-		return float64(p.clients[AckAll].BufferedProduceRecords() + p.clients[AckLeader].BufferedProduceRecords())
-	})
-	if err != nil {
-		p.clients[AckAll].Close()
-		p.clients[AckLeader].Close()
+	if p.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(p.Buffered()) }); err != nil {
 		return nil, fmt.Errorf("publish metrics: %w", err)
 	}
+	// The clients find brokers, connect, log in and bring requests to them; what
+	// is sent, and whether again, is decided here.
+	for ack := range p.clients {
+		p.clients[ack], err = up.Client(
+			kgo.WithHooks(&p.writes),
+			kgo.DisableIdempotentWrite(), // sequence numbers are ours
+			kgo.RequestTimeoutOverhead(5*time.Second),
+			kgo.RetryTimeout(2*time.Second), // of what comes before producing
+			kgo.RequestRetries(3),
+		)
+		if err != nil {
+			if ack > 0 {
+				p.clients[0].Close()
+			}
+			return nil, err
+		}
+	}
+	p.ids.cl = p.clients[AckAll]
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
 
-// retryTimeout bounds how long the client repeats what comes before producing.
-// It begins again by itself; between two rounds it looks whether records have
-// waited for too long.
-func retryTimeout(key int16) time.Duration {
-	switch key {
-	case kmsg.Metadata.Int16(), kmsg.InitProducerID.Int16():
-		return 500 * time.Millisecond
+// begin counts a job that Close waits for; false once it is closing.
+func (p *Publisher) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return false
 	}
-	return 30 * time.Second // the client's default
+	p.jobs.Add(1)
+	return true
+}
+
+// findBrokers has a client ask where the brokers are now.
+func (p *Publisher) findBrokers(ack Ack) {
+	ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
+	defer cancel()
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}  // none: the client remembers the brokers
+	_, _ = req.RequestWith(ctx, p.clients[ack]) // without an answer what is known stays
 }
 
 // batchLimit is the largest batch of a topic. A batch beyond the topic's own
@@ -228,8 +220,44 @@ func (p *Publisher) learnLimit(ctx context.Context, topic string) {
 }
 
 // Buffered is how many messages are on their way to the brokers now.
-func (p *Publisher) Buffered() int64 {
-	return p.clients[AckAll].BufferedProduceRecords() + p.clients[AckLeader].BufferedProduceRecords()
+func (p *Publisher) Buffered() int64 { return p.buffered.Load() }
+
+// room is what a request takes of the buffer.
+type room struct {
+	p            *Publisher
+	count, bytes int64
+	messages     int64
+	begun        bool
+}
+
+// take waits until there is room for a request or ctx ends. One that is larger
+// than the whole buffer takes all of it.
+func (r *room) take(ctx context.Context, p *Publisher, messages, bytes int) bool {
+	count, size := min(int64(messages), p.cfg.BufferRecords), min(int64(max(1, bytes)), p.cfg.BufferBytes)
+	if p.count.Acquire(ctx, count) != nil {
+		return false
+	}
+	if p.bytes.Acquire(ctx, size) != nil {
+		p.count.Release(count)
+		return false
+	}
+	*r = room{p: p, count: count, bytes: size, messages: int64(messages)}
+	p.buffered.Add(r.messages)
+	return true
+}
+
+// free gives it back.
+func (r *room) free() {
+	if r.p == nil {
+		return
+	}
+	r.p.count.Release(r.count)
+	r.p.bytes.Release(r.bytes)
+	r.p.buffered.Add(-r.messages)
+	if r.begun {
+		r.p.jobs.Done()
+	}
+	*r = room{}
 }
 
 // Close takes no further messages, waits until those on their way have landed
@@ -238,20 +266,26 @@ func (p *Publisher) Buffered() int64 {
 // returns how many those were.
 func (p *Publisher) Close(ctx context.Context) (lost int64) {
 	p.mu.Lock()
-	was := p.closed
-	p.closed = true
+	was := p.closed.Swap(true)
 	p.mu.Unlock()
 	if was {
 		return 0
 	}
-	for _, cl := range p.clients {
-		_ = cl.Flush(ctx) // fails only with ctx, and then the count below tells
+	landed := make(chan struct{})
+	go func() {
+		p.jobs.Wait()
+		close(landed)
+	}()
+	select {
+	case <-landed:
+	case <-ctx.Done():
+		lost = p.Buffered()
 	}
-	lost = p.Buffered()
+	p.cancel() // all that is on its way lands
+	<-landed
+	p.senders.Wait()
 	for _, cl := range p.clients {
-		cl.Close() // all that is on its way lands
+		cl.Close()
 	}
-	p.watches.Wait()
-	p.expiry.close()
 	return lost
 }

@@ -314,47 +314,24 @@ func TestBrokerStoppedBeforeTheMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.cluster.Close()
-	s, f := r.state(top), newFlight(1)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	o := Options{Timeout: 3 * time.Second}
-	life := r.lifeOf(ctx, o, 1)
-	defer life.end(f)
-	time.Sleep(100 * time.Millisecond) // until the client has seen its connection end
-	ms := []Message{{Value: []byte("v")}}
-	r.enter(ctx, top, s, ms, records("one", ms, time.Now()), []int{0}, o, life, f)
-	r.await(ctx, life, f)
-	if got := r.settle(top, f, AckAll); got[0].Error == nil || got[0].Error.Code != api.CodeBrokersUnavailable {
-		t.Errorf("got %v, want %s", got[0].Error, api.CodeBrokersUnavailable)
+	time.Sleep(100 * time.Millisecond) // until the client can see its connection end
+	j := newSingle(Message{Value: []byte("v")})
+	j.now, j.wait.Context, j.wait.deadline = time.Now(), t.Context(), time.Now().Add(3*time.Second)
+	if !j.room.take(&j.wait, r.Publisher, 1, 1) || !r.begin() {
+		t.Fatal("no room")
 	}
+	j.room.begun = true
+	r.state(&top).enter(r.Publisher, &top, j, AckAll)
+	if j.settledIn(&j.wait) {
+		t.Fatalf("landed with %+v", j.results)
+	}
+	got, landed := j.leave(unknown("one", ""), unsent(3*time.Second), nil)
+	if !landed || got[0].Error == nil || got[0].Error.Code != api.CodeBrokersUnavailable {
+		t.Errorf("got %+v, landed %v, want %s", got, landed, api.CodeBrokersUnavailable)
+	}
+	j.room.free()
 	if n := r.Buffered(); n != 0 {
 		t.Errorf("%d messages are kept to be written later", n)
-	}
-}
-
-// A record thrown out with another's is sent again, unless a later one of its
-// partition is written: the order counts.
-func TestDisplacedKeepTheOrder(t *testing.T) {
-	f := newFlight(5)
-	f.land(0, 0, -1, errDisplaced)
-	f.land(1, 0, 7, nil)
-	f.land(2, 0, -1, errDisplaced)
-	f.land(3, 1, -1, errNotKnownYet)
-	f.land(4, 1, -1, away("no"))
-	if which := f.again(errNotKnownYet, errDisplaced); fmt.Sprint(which) != "[2 3]" {
-		t.Errorf("again: %v", which)
-	}
-	done, cancel := context.WithCancel(t.Context())
-	l := life{ctx: done, cancel: cancel}
-	if err := l.fate(context.Canceled, true); !errors.Is(err, errDisplaced) {
-		t.Errorf("another's time is over: %v", err)
-	}
-	cancel()
-	if err := l.fate(context.Canceled, true); !errors.Is(err, errNotSent) {
-		t.Errorf("its own time is over: %v", err)
-	}
-	if err := l.fate(context.Canceled, false); errors.Is(err, errNotSent) || errors.Is(err, errDisplaced) {
-		t.Errorf("it may have been sent: %v", err)
 	}
 }
 
@@ -390,7 +367,8 @@ func TestErrorCodesOfBrokers(t *testing.T) {
 		{AckAll, kerr.InvalidTimestamp, api.CodeBadRecord},
 		{AckAll, kerr.TopicAuthorizationFailed, api.CodeForbidden},
 		{AckAll, kerr.UnknownServerError, api.CodeUnknownOutcome},
-		{AckAll, kerr.NotEnoughReplicas, api.CodeUnknownOutcome}, // repeated until the caller gives up
+		{AckAll, kerr.NotEnoughReplicas, api.CodeBrokersUnavailable}, // repeated until the caller gives up
+		{AckAll, kerr.NotEnoughReplicasAfterAppend, api.CodeUnknownOutcome},
 		{AckLeader, kerr.MessageTooLarge, api.CodeMessageTooLarge},
 		{AckLeader, kerr.NotEnoughReplicas, api.CodeBrokersUnavailable},
 		{AckLeader, kerr.NotLeaderForPartition, api.CodeBrokersUnavailable},
@@ -498,23 +476,37 @@ func TestNewPartitionsAreUsed(t *testing.T) {
 	}
 }
 
+// What is on its way takes room; who finds none in time is told that nothing was
+// sent. A request larger than the whole buffer is not refused for that.
 func TestBufferIsBounded(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.BufferRecords = 2 })
-	r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-		r.cluster.KeepControl()
-		return nil, nil, true // swallowed
-	})
-	ms := make([]Message, 3)
-	results, err := r.PublishBatch(context.Background(), "one", ms, Options{Timeout: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var codes []api.Code
-	for _, res := range results {
-		codes = append(codes, res.Error.Code)
-	}
-	if codes[0] != api.CodeUnknownOutcome || codes[1] != api.CodeUnknownOutcome || codes[2] != api.CodeBrokersUnavailable {
-		t.Errorf("got %v: two are on their way, the third never left", codes)
+	for name, change := range map[string]func(*Config){
+		"messages": func(c *Config) { c.BufferRecords = 2 },
+		"bytes":    func(c *Config) { c.MaxMessageBytes, c.BufferBytes = 100, 200 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, change)
+			r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+				r.cluster.KeepControl()
+				return nil, nil, true // swallowed
+			})
+			ms := make([]Message, 3)
+			for i := range ms {
+				ms[i].Value = make([]byte, 100)
+			}
+			results, err := r.PublishBatch(context.Background(), "one", ms, Options{Timeout: 500 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, x := range results {
+				if x.Error == nil || x.Error.Code != api.CodeUnknownOutcome {
+					t.Errorf("%d: got %v, want %s", i, x.Error, api.CodeUnknownOutcome)
+				}
+			}
+			_, err = r.Publish(context.Background(), "one", ms[0], Options{Timeout: 500 * time.Millisecond})
+			if codeOf(err) != api.CodeBrokersUnavailable || !strings.Contains(err.Error(), "too many messages") {
+				t.Errorf("got %v while three are on their way", err)
+			}
+		})
 	}
 }
 
@@ -607,35 +599,5 @@ func TestTimeThatIsOver(t *testing.T) {
 	}
 	if n := len(r.read(t, "one")); n != 0 {
 		t.Errorf("%d messages are written", n)
-	}
-}
-
-// Room for one message and brokers that do not answer: the first is under way
-// and unknown, all others certainly not sent, and they share one error.
-func TestNoRoomForTheRestOfABatch(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.BufferRecords = 1 })
-	if _, err := r.Publish(t.Context(), "one", Message{}, Options{}); err != nil {
-		t.Fatal(err)
-	}
-	hold := make(chan struct{})
-	defer close(hold)
-	r.cluster.ControlKey(kmsg.Produce.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
-		r.cluster.SleepControl(func() { <-hold })
-		return nil, nil, false
-	})
-	results, err := r.PublishBatch(t.Context(), "one", make([]Message, 100), Options{Timeout: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if results[0].Error == nil || results[0].Error.Code != api.CodeUnknownOutcome {
-		t.Errorf("the first: %v", results[0].Error)
-	}
-	if e := results[1].Error; e == nil || e.Code != api.CodeBrokersUnavailable || !strings.Contains(e.Message, "too many messages") {
-		t.Errorf("the second: %v", e)
-	}
-	for i, x := range results[2:] {
-		if x.Error != results[2].Error || x.Error.Code != api.CodeBrokersUnavailable || !strings.Contains(x.Error.Message, "was over") {
-			t.Errorf("%d: %v", i+2, x.Error)
-		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 
 	"sidestream/sdk/api"
@@ -19,14 +18,18 @@ import (
 // an *api.Error: brokers_unavailable says that it certainly is not written,
 // unknown_outcome that it may be.
 func (p *Publisher) Publish(ctx context.Context, topic string, m Message, o Options) (api.Published, error) {
-	results, ts, err := p.publish(ctx, topic, []Message{m}, o, false)
+	j := newSingle(m)
+	results, err := p.publish(ctx, topic, j, o, false)
 	if err != nil {
 		return api.Published{}, err
 	}
-	if results[0].Error != nil {
-		return api.Published{}, results[0].Error
+	r := results[0]
+	at := timeOf(&m, j.now)
+	j.reuse()
+	if r.Error != nil {
+		return api.Published{}, r.Error
 	}
-	return api.Published{Topic: topic, Partition: results[0].Partition, Offset: results[0].Offset, Timestamp: ts[0].Timestamp.UnixMilli()}, nil
+	return api.Published{Topic: topic, Partition: r.Partition, Offset: r.Offset, Timestamp: at}, nil
 }
 
 // PublishBatch brings messages to a topic and waits for the fate of each, in
@@ -34,14 +37,17 @@ func (p *Publisher) Publish(ctx context.Context, topic string, m Message, o Opti
 // nothing of it was sent. Its Line, if any, counts messages.
 func (p *Publisher) PublishBatch(ctx context.Context, topic string, ms []Message, o Options) ([]api.BatchResult, error) {
 	if len(ms) > p.cfg.BatchRecords {
+		if o.Landed != nil {
+			o.Landed(nil)
+		}
 		return nil, TooMany(len(ms), p.cfg.BatchRecords)
 	}
-	results, _, err := p.publish(ctx, topic, ms, o, true)
-	return results, err
+	return p.publish(ctx, topic, newJob(ms), o, true)
 }
 
-func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o Options, batch bool) ([]api.BatchResult, []kgo.Record, error) {
+func (p *Publisher) publish(ctx context.Context, topic string, j *job, o Options, batch bool) ([]api.BatchResult, error) {
 	begun := time.Now()
+	j.now = begun
 	if o.Timeout == 0 {
 		o.Timeout = p.cfg.Timeout
 	}
@@ -49,156 +55,109 @@ func (p *Publisher) publish(ctx context.Context, topic string, ms []Message, o O
 	if o.Begun.IsZero() {
 		o.Begun = begun
 	}
-	ctx, cancel := context.WithDeadline(ctx, o.Begun.Add(o.Timeout))
-	defer cancel()
-	defer p.tellLanded(&o)()
-
-	results, recs, err := p.trySend(ctx, topic, ms, o, begun, batch)
-	p.metrics.seconds.WithLabelValues(o.Ack.String()).Observe(time.Since(begun).Seconds())
+	j.wait.Context, j.wait.deadline = ctx, o.Begun.Add(o.Timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(j.wait.deadline) {
+		j.wait.deadline = d
+	}
+	results, landed, err := p.send(topic, j, o, batch)
+	j.wait.end()
+	if landed && o.Landed != nil {
+		o.Landed(nil)
+	}
+	if o.Ack == AckAll || o.Ack == AckLeader {
+		p.metrics.by[o.Ack].seconds.Observe(time.Since(begun).Seconds())
+	}
 	if err != nil {
 		var ae *api.Error
 		if !errors.As(err, &ae) {
 			ae = api.NewError(api.CodeInternal, err.Error())
 		}
-		p.metrics.failures.WithLabelValues(string(ae.Code)).Add(float64(len(ms)))
-		return nil, nil, ae
+		p.metrics.failures.WithLabelValues(string(ae.Code)).Add(float64(len(j.ms)))
+		return nil, ae
 	}
 	written, bytes := 0, 0
-	for i, r := range results {
-		if r.Error != nil {
-			p.metrics.failures.WithLabelValues(string(r.Error.Code)).Inc()
+	for i := range results {
+		if e := results[i].Error; e != nil {
+			p.metrics.failures.WithLabelValues(string(e.Code)).Inc()
 			continue
 		}
 		written++
-		bytes += ms[i].size()
+		bytes += j.ms[i].size()
 	}
-	p.metrics.records.WithLabelValues(o.Ack.String()).Add(float64(written))
-	p.metrics.bytes.WithLabelValues(o.Ack.String()).Add(float64(bytes))
-	return results, recs, nil
+	p.metrics.by[o.Ack].records.Add(float64(written))
+	p.metrics.by[o.Ack].bytes.Add(float64(bytes))
+	return results, nil
 }
 
-func (p *Publisher) trySend(ctx context.Context, topic string, ms []Message, o Options, now time.Time, batch bool) ([]api.BatchResult, []kgo.Record, error) {
+// send has all messages brought to their partitions. landed says that none of
+// them is on its way any more, so that the results are the last word; where they
+// are not, o.Landed is called later.
+func (p *Publisher) send(topic string, j *job, o Options, batch bool) (results []api.BatchResult, landed bool, err error) {
 	if o.Ack != AckAll && o.Ack != AckLeader {
-		return nil, nil, api.NewError(api.CodeInternal, "ack="+o.Ack.String()+" came past the spool")
+		return nil, true, api.NewError(api.CodeInternal, "ack="+o.Ack.String()+" came past the spool")
 	}
-	if p.isClosed() {
-		return nil, nil, api.NewError(api.CodeDraining, "this sidecar is stopping and takes no more messages")
+	if p.closed.Load() {
+		return nil, true, stopping()
 	}
-	for i, m := range ms {
-		if n := m.size(); n > p.cfg.MaxMessageBytes {
+	bytes, named, err := p.checkSizes(j.ms, batch)
+	if err != nil {
+		return nil, true, err
+	}
+	ctx := &j.wait
+	if ctx.Err() != nil {
+		return nil, true, late(o.Timeout)
+	}
+	t, err := p.topic(ctx, topic)
+	if err != nil {
+		return nil, true, err
+	}
+	if batch && named {
+		if t, err = p.checkPartitions(ctx, t, j.ms); err != nil {
+			return nil, true, err
+		}
+	}
+	s := p.state(&t)
+	p.knowLimit(ctx, s, topic, j.now)
+	if !j.room.take(ctx, p, len(j.ms), bytes) {
+		return nil, true, away("too many messages are on their way to the brokers; nothing was sent")
+	}
+	if !p.begin() {
+		j.room.free()
+		return nil, true, stopping()
+	}
+	j.room.begun = true
+	s.enter(p, &t, j, o.Ack)
+	if o.Entered != nil {
+		o.Entered()
+	}
+	if len(j.pieces) > 0 && !j.settledIn(ctx) {
+		results, landed = j.leave(unknown(topic, "no answer from the brokers in time; it may still be written"), unsent(o.Timeout), o.Landed)
+	} else {
+		results, landed = j.results, true
+	}
+	if landed {
+		j.room.free()
+	}
+	return results, landed, nil
+}
+
+// checkSizes refuses messages that are too large, before anything is sent. named
+// says that some name their partition.
+func (p *Publisher) checkSizes(ms []Message, batch bool) (bytes int, named bool, err error) {
+	for i := range ms {
+		n := ms[i].size()
+		if n > p.cfg.MaxMessageBytes {
 			e := tooLarge(n, p.cfg.MaxMessageBytes)
 			if batch {
 				e.Message = fmt.Sprintf("message %d of the batch: %s; nothing was sent", i+1, e.Message)
 				e.Line = i + 1
 			}
-			return nil, nil, e
+			return 0, false, e
 		}
+		bytes += n
+		named = named || ms[i].Partition != nil
 	}
-	if ctx.Err() != nil {
-		return nil, nil, late(o.Timeout)
-	}
-	t, err := p.topic(ctx, topic)
-	if err != nil {
-		return nil, nil, err
-	}
-	if batch {
-		if t, err = p.checkPartitions(ctx, t, ms); err != nil {
-			return nil, nil, err
-		}
-	}
-	if e := p.limits.admit(ctx, topic, len(ms)); e != nil {
-		return nil, nil, e
-	}
-	s := p.state(t)
-	p.knowLimit(ctx, s, topic, time.Now())
-	recs := records(topic, ms, now)
-	f := newFlight(len(recs))
-	life := p.lifeOf(ctx, o, len(recs))
-	defer life.end(f)
-	which := make([]int, len(recs))
-	for i := range which {
-		which[i] = i
-	}
-	for len(which) > 0 {
-		p.enter(ctx, t, s, ms, recs, which, o, life, f)
-		if o.Entered != nil {
-			o.Entered()
-			o.Entered = nil
-		}
-		if !p.await(ctx, life, f) {
-			if o.later != nil {
-				o.later(t, f)
-			}
-			return p.settle(t, f, o.Ack), recs, nil
-		}
-		if which = f.again(errNotKnownYet, errDisplaced); len(which) > 0 {
-			p.clients[o.Ack].ForceMetadataRefresh()
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-				for _, i := range which {
-					f.land(i, 0, -1, late(o.Timeout))
-				}
-				return p.settle(t, f, o.Ack), recs, nil
-			}
-		}
-	}
-	return p.settle(t, f, o.Ack), recs, nil
-}
-
-// tellLanded has Options.Landed called: by what it returns, at the end of the
-// call, or by a goroutine that waits for what is still on its way.
-func (p *Publisher) tellLanded(o *Options) (atEnd func()) {
-	if o.Landed == nil {
-		return func() {}
-	}
-	landed, ack, watched := o.Landed, o.Ack, false
-	o.later = func(t upstream.Topic, f *flight) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if watched = !p.closed; watched {
-			p.watches.Go(func() {
-				<-f.done
-				landed(p.settle(t, f, ack))
-			})
-		}
-	}
-	return func() {
-		if !watched {
-			landed(nil)
-		}
-	}
-}
-
-// await waits until all has landed; false when ctx ends first.
-func (p *Publisher) await(ctx context.Context, life *life, f *flight) bool {
-	for {
-		select {
-		case <-f.done:
-			return true
-		case <-life.check:
-			life.endUnsent(f, &p.writes)
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// errNotKnownYet is the end of a record whose partition the client has not
-// heard of: it was not sent, and is tried again.
-var errNotKnownYet = errors.New("the partition is not known to the client yet")
-
-// errDisplaced is the end of a record that was thrown out with another's that
-// waited before it for too long: it was not sent, and is tried again.
-var errDisplaced = errors.New("the brokers cannot be reached; it was not sent")
-
-// errNoRoom is the end of a record that found no room in time.
-var errNoRoom = errors.New("no room for more messages on their way")
-
-func (p *Publisher) isClosed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.closed
+	return bytes, named, nil
 }
 
 // topic is what is known of the topic; one that is not there is created when
@@ -206,7 +165,7 @@ func (p *Publisher) isClosed() bool {
 // so that an old memory never refuses a message.
 func (p *Publisher) topic(ctx context.Context, name string) (upstream.Topic, error) {
 	t, err := p.up.Topic(ctx, name)
-	if p.create && errors.Is(err, api.NewError(api.CodeTopicNotFound, "")) {
+	if p.create && err != nil && errors.Is(err, api.NewError(api.CodeTopicNotFound, "")) {
 		t, err = p.up.CreateTopic(ctx, name, api.TopicSpec{})
 		if errors.Is(err, api.NewError(api.CodeTopicExists, "")) {
 			t, err = p.up.Refresh(ctx, name)
@@ -215,8 +174,8 @@ func (p *Publisher) topic(ctx context.Context, name string) (upstream.Topic, err
 	if err != nil {
 		return t, err
 	}
-	for _, part := range t.Partitions {
-		if part.Leader < 0 {
+	for i := range t.Partitions {
+		if t.Partitions[i].Leader < 0 {
 			return p.up.Refresh(ctx, name)
 		}
 	}
@@ -228,11 +187,11 @@ func (p *Publisher) topic(ctx context.Context, name string) (upstream.Topic, err
 // the partition may be new.
 func (p *Publisher) checkPartitions(ctx context.Context, t upstream.Topic, ms []Message) (upstream.Topic, error) {
 	fresh := false
-	for i, m := range ms {
-		if m.Partition == nil {
+	for i := range ms {
+		if ms[i].Partition == nil {
 			continue
 		}
-		if _, ok := t.Partition(*m.Partition); ok {
+		if _, ok := t.Partition(*ms[i].Partition); ok {
 			continue
 		}
 		if !fresh {
@@ -242,9 +201,9 @@ func (p *Publisher) checkPartitions(ctx context.Context, t upstream.Topic, ms []
 			}
 			t, fresh = now, true
 		}
-		if _, ok := t.Partition(*m.Partition); !ok {
+		if _, ok := t.Partition(*ms[i].Partition); !ok {
 			e := api.NewError(api.CodeBadRecord, fmt.Sprintf("message %d of the batch: topic %s has no partition %d: it has 0 to %d; nothing was sent",
-				i+1, t.Name, *m.Partition, len(t.Partitions)-1))
+				i+1, t.Name, *ms[i].Partition, len(t.Partitions)-1))
 			e.Line = i + 1
 			return t, e
 		}
@@ -252,9 +211,9 @@ func (p *Publisher) checkPartitions(ctx context.Context, t upstream.Topic, ms []
 	return t, nil
 }
 
-// state remembers a topic. A topic that was deleted and made anew under its
-// name is forgotten by the clients first, or they would send to the old one.
-func (p *Publisher) state(t upstream.Topic) *topicState {
+// state remembers a topic. Of a topic that was deleted and made anew under its
+// name nothing is kept; what waits for the old one finds out by itself.
+func (p *Publisher) state(t *upstream.Topic) *topicState {
 	p.mu.Lock()
 	s := p.topics[t.Name]
 	anew := s != nil && s.uuid != t.UUID
@@ -266,123 +225,139 @@ func (p *Publisher) state(t upstream.Topic) *topicState {
 	if anew {
 		p.batchLimits.Delete(t.Name)
 		p.log.Info("topic was made anew", zap.String("topic", t.Name))
-		for _, cl := range p.clients {
-			cl.PurgeTopicsFromProducing(t.Name)
-		}
 	}
 	return s
 }
 
-// enter hands the records to the client, each to its partition, in order. What
-// finds no leader or no room until ctx ends lands at once: it never entered. Errors
-// are shared: a batch may have many messages.
-func (p *Publisher) enter(ctx context.Context, t upstream.Topic, s *topicState, ms []Message, recs []kgo.Record, which []int, o Options, life *life, f *flight) {
-	cl := p.clients[o.Ack]
-	for k, i := range which {
-		if ctx.Err() != nil {
-			over := late(o.Timeout)
-			for _, i := range which[k:] {
-				f.land(i, 0, -1, over)
-			}
+// enter chooses each message's partition and puts it into its lane, in order.
+// What finds no leader lands at once: it never entered. Errors are shared: a
+// batch may have many messages.
+func (s *topicState) enter(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
+	// The order of two requests is the same in all lanes.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(j.ms) == 1 {
+		id, r, refused := choose(t, &j.ms[0], s.run, j.now)
+		s.run = r
+		if refused != nil {
+			j.refuse(0, refused)
 			return
 		}
-		now := time.Now()
-		s.mu.Lock()
-		partition, r, refused := choose(t, ms[i], s.run, now)
+		j.onePiece[0] = piece{job: j, lane: s.lane(p, t, ack, id), which: j.oneWhich[:]}
+		j.pieces = j.onePiece[:]
+	} else {
+		s.divide(p, t, j, ack)
+	}
+	for i := range j.pieces {
+		j.pieces[i].lane.enter(&j.pieces[i])
+	}
+}
+
+// divide makes a piece for each partition that messages of a batch go to.
+func (s *topicState) divide(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
+	chosen := make([]int32, len(j.ms))
+	counts := make([]int32, len(t.Partitions)+1) // behind the last those that go nowhere
+	told := map[string]*api.Error{}              // by its text
+	nowhere := int32(len(t.Partitions))
+	for i := range j.ms {
+		id, r, refused := choose(t, &j.ms[i], s.run, j.now)
 		s.run = r
-		s.mu.Unlock()
 		if refused != nil {
-			f.land(i, 0, -1, refused)
-			continue
-		}
-		size := int64(max(1, ms[i].size()))
-		if !p.room(ctx, size) {
-			f.land(i, partition, -1, errNoRoom)
-			continue
-		}
-		recs[i].Partition = partition
-		part, _ := t.Partition(partition)
-		before := p.writes.to(part)
-		life.enters(i, part, before)
-		cl.TryProduce(life.context(p, now), &recs[i], func(rec *kgo.Record, err error) {
-			p.bytes.Release(size)
-			p.count.Release(1)
-			if err != nil && rec.Partition == notKnownYet {
-				f.land(i, partition, -1, errNotKnownYet)
-				return
+			if same := told[refused.Message]; same != nil {
+				refused = same
 			}
-			f.land(i, partition, rec.Offset, life.fate(err, p.writes.to(part) == before))
-		})
+			told[refused.Message] = refused
+			j.refuse(i, refused)
+			id = nowhere
+		}
+		chosen[i] = id
+		counts[id]++
+	}
+	order := make([]int32, len(j.ms))
+	pieces, at := 0, int32(0)
+	for id, n := range counts {
+		if n > 0 && id < int(nowhere) {
+			pieces++
+		}
+		counts[id] = at
+		at += n
+	}
+	begins := append([]int32(nil), counts...)
+	for i, id := range chosen {
+		order[counts[id]] = int32(i)
+		counts[id]++
+	}
+	j.pieces = make([]piece, 0, pieces) // the lanes point into it
+	for id := range nowhere {
+		if from, to := begins[id], counts[id]; to > from {
+			j.pieces = append(j.pieces, piece{job: j, lane: s.lane(p, t, ack, id), which: order[from:to:to]})
+		}
 	}
 }
 
-// room takes one message's room, waiting until ctx ends.
-func (p *Publisher) room(ctx context.Context, size int64) bool {
-	if p.count.Acquire(ctx, 1) != nil {
-		return false
+// lane is that of a partition; mu is held.
+func (s *topicState) lane(p *Publisher, t *upstream.Topic, ack Ack, id int32) *lane {
+	lanes := &s.lanes[ack]
+	for int(id) >= len(*lanes) {
+		*lanes = append(*lanes, nil)
 	}
-	if p.bytes.Acquire(ctx, size) != nil {
-		p.count.Release(1)
-		return false
+	l := (*lanes)[id]
+	if l == nil {
+		l = &lane{p: p, topic: t.Name, uuid: t.UUID, partition: id, ack: ack}
+		(*lanes)[id] = l
 	}
-	return true
+	return l
 }
 
-// settle is what the caller is told, now. Messages with the same fate share
-// their error.
-func (p *Publisher) settle(t upstream.Topic, f *flight, ack Ack) []api.BatchResult {
-	results, errs, landed := f.fates()
-	unheard := unknown(t.Name, "no answer from the brokers in time; it may still be written")
-	told := map[string]*api.Error{} // by the text of the client's error
-	for i := range results {
-		if !landed[i] {
-			results[i].Offset, results[i].Error = -1, unheard
-			continue
-		}
-		err := errs[i]
-		if err == nil {
-			continue
-		}
-		var ae *api.Error
-		if !errors.As(err, &ae) {
-			if ae = told[err.Error()]; ae == nil {
-				ae = p.tell(err, t, ack)
-				told[err.Error()] = ae
+// settledIn waits until all has landed; false when ctx ends first.
+func (j *job) settledIn(ctx *until) bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+	}
+	if j.timer == nil {
+		j.timer = time.NewTimer(time.Until(ctx.deadline))
+	} else {
+		j.timer.Reset(time.Until(ctx.deadline))
+	}
+	defer j.timer.Stop()
+	select {
+	case <-j.done:
+		return true
+	case <-j.timer.C:
+	case <-ctx.Context.Done():
+	}
+	return false
+}
+
+// unsent is the error of a message that its lane has not sent in time.
+func unsent(timeout time.Duration) func(*lane) *api.Error {
+	told := map[*lane]*api.Error{}
+	return func(l *lane) *api.Error {
+		e := told[l]
+		if e == nil {
+			if e = late(timeout); l.why.Load() != nil {
+				e = away(fmt.Sprintf("the message for topic %s was not sent in time (timeout %s) and is not written: %s", l.topic, timeout, *l.why.Load()))
 			}
+			told[l] = e
 		}
-		results[i].Error = ae
+		return e
 	}
-	return results
 }
 
-// tell is what an error means to the caller of a message.
-func (p *Publisher) tell(err error, t upstream.Topic, ack Ack) *api.Error {
-	switch {
-	case errors.Is(err, errNotKnownYet):
-		return away("the partition is so new that it is not known here yet; nothing was sent")
-	case errors.Is(err, errDisplaced), errors.Is(err, errNotSent):
-		return away(fmt.Sprintf("the message for topic %s was not sent and is not written: its broker could not be reached in time (%v)", t.Name, err))
-	case errors.Is(err, errNoRoom):
-		return away("too many messages are on their way to the brokers; this one was not sent")
+// tell is what an error of a produce answer means to the caller of a message.
+func (p *Publisher) tell(err error, topic string, single bool) *api.Error {
+	if errors.Is(err, kerr.InvalidRecord) && p.compacted(topic) {
+		return api.NewError(api.CodeBadRecord, fmt.Sprintf("the broker refuses the message for topic %s: the topic is compacted: give every message a key", topic))
 	}
-	if errors.Is(err, kerr.InvalidRecord) && p.compacted(t.Name) {
-		return api.NewError(api.CodeBadRecord, fmt.Sprintf("the broker refuses the message for topic %s: the topic is compacted: give every message a key", t.Name))
-	}
-	err = outcome(err, t.Name, ack == AckLeader)
-	if errors.Is(err, errGone) {
-		return p.gone(t)
-	}
-	var ae *api.Error
-	if !errors.As(err, &ae) {
-		return unknown(t.Name, err.Error())
-	}
-	return ae
+	return outcome(err, topic, single)
 }
 
 // compacted says whether the brokers tell of a topic that they compact it, which
 // takes a key of each message. It is asked only for the words of an error.
 func (p *Publisher) compacted(topic string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(p.ctx, time.Second)
 	defer cancel()
 	c, err := p.up.TopicConfigs(ctx, topic)
 	return err == nil && strings.Contains(c.All["cleanup.policy"], "compact")
@@ -393,18 +368,6 @@ func late(timeout time.Duration) *api.Error {
 	return away(fmt.Sprintf("the time (timeout %s) was over before the message could be sent; it was not sent", timeout))
 }
 
-// gone is the error of a message whose broker does not know the topic: 404 if
-// the brokers still say so when asked again, else the fate is not known.
-func (p *Publisher) gone(t upstream.Topic) *api.Error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	now, err := p.up.Refresh(ctx, t.Name)
-	var ae *api.Error
-	if errors.As(err, &ae) && ae.Code == api.CodeTopicNotFound {
-		return ae
-	}
-	if err == nil && now.UUID != t.UUID {
-		return api.NewError(api.CodeTopicNotFound, fmt.Sprintf("topic %s was deleted and made anew meanwhile", t.Name))
-	}
-	return unknown(t.Name, "its broker does not know the topic, others do")
+func stopping() *api.Error {
+	return api.NewError(api.CodeDraining, "this sidecar is stopping and takes no more messages")
 }

@@ -1,0 +1,204 @@
+package publish
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"sidestream/sdk/api"
+)
+
+// job is one request: its messages, who waits for them, and what became of each.
+//
+// The messages' bytes are the caller's. They are read when a batch is written to
+// a broker and not before, so that what has not been written when the caller's
+// time is over was certainly not sent: its caller leaves, and nobody reads its
+// bytes any more.
+type job struct {
+	ms     []Message
+	now    time.Time // the time of messages that have none
+	pieces []piece
+	done   chan struct{} // of room for one: filled when all has landed while the caller is there
+	room   room          // what it takes of the buffer
+	wait   until
+	timer  *time.Timer
+
+	// mu guards what follows, and the pieces; it is held while messages are
+	// encoded, never across I/O.
+	mu      sync.Mutex
+	results []api.BatchResult
+	left    int  // messages that have not landed
+	gone    bool // the caller has left
+	late    func(fates []api.BatchResult)
+
+	// Of a request with one message.
+	oneMessage [1]Message
+	oneResult  [1]api.BatchResult
+	onePiece   [1]piece
+	oneWhich   [1]int32
+}
+
+// piece is those messages of a job that go to one partition, in order.
+type piece struct {
+	job   *job
+	lane  *lane
+	which []int32 // of job.ms
+
+	// Guarded by job.mu. landed ≤ taken ≤ len(which).
+	taken  int // so many have been put into a batch that may have been written
+	landed int // the fates of so many are known
+}
+
+// singles are jobs to be used again; whoever waited for one was the last to
+// know it.
+var singles = sync.Pool{New: func() any {
+	return &job{done: make(chan struct{}, 1)}
+}}
+
+func newSingle(m Message) *job {
+	j := singles.Get().(*job)
+	j.oneMessage[0] = m
+	j.ms, j.results, j.left = j.oneMessage[:], j.oneResult[:], 1
+	j.results[0] = api.BatchResult{}
+	return j
+}
+
+// reuse gives a single job back whose caller waited until it had landed.
+func (j *job) reuse() {
+	if j.gone {
+		return // it is still on its way
+	}
+	j.oneMessage[0] = Message{}
+	j.onePiece[0] = piece{}
+	j.ms, j.pieces, j.results, j.late = nil, nil, nil, nil
+	j.wait = until{}
+	singles.Put(j)
+}
+
+func newJob(ms []Message) *job {
+	return &job{ms: ms, done: make(chan struct{}, 1), results: make([]api.BatchResult, len(ms)), left: len(ms)}
+}
+
+// land settles the messages from from to to of a piece, in the order of the
+// piece: they are at offset and after it, or have the error.
+func (j *job) land(pc *piece, from, to int, offset int64, err *api.Error) {
+	j.mu.Lock()
+	for k, i := range pc.which[from:to] {
+		r := &j.results[i]
+		r.Partition, r.Offset, r.Error = pc.lane.partition, -1, err
+		if err == nil && offset >= 0 {
+			r.Offset = offset + int64(k)
+		}
+	}
+	pc.landed = to
+	j.settled(to - from)
+}
+
+// refuse settles messages that go to no partition at all.
+func (j *job) refuse(i int, err *api.Error) {
+	j.results[i] = api.BatchResult{Offset: -1, Error: err}
+	j.left--
+}
+
+// settled counts n messages off; mu is held, and released.
+func (j *job) settled(n int) {
+	j.left -= n
+	over, gone, late := j.left == 0, j.gone, j.late
+	fates := j.results
+	j.mu.Unlock()
+	if !over {
+		return
+	}
+	if !gone {
+		j.done <- struct{}{} // the caller's own from here on
+		return
+	}
+	j.room.free()
+	if late != nil {
+		late(fates)
+	}
+}
+
+// leave is the caller's when its time is over: what is on its way is unheard,
+// what was not sent is unsent(lane) and never will be. It returns the fates for
+// the caller to keep, and whether nothing is on its way any more.
+func (j *job) leave(unheard *api.Error, unsent func(*lane) *api.Error, late func([]api.BatchResult)) (fates []api.BatchResult, landed bool) {
+	j.mu.Lock()
+	if j.left == 0 { // just now
+		j.mu.Unlock()
+		<-j.done
+		return j.results, true
+	}
+	j.gone = true
+	for k := range j.pieces {
+		pc := &j.pieces[k]
+		if pc.taken == len(pc.which) {
+			continue
+		}
+		err := unsent(pc.lane)
+		for _, i := range pc.which[pc.taken:] {
+			j.results[i] = api.BatchResult{Partition: pc.lane.partition, Offset: -1, Error: err}
+		}
+		j.left -= len(pc.which) - pc.taken
+		pc.which = pc.which[:pc.taken]
+	}
+	if j.left == 0 {
+		j.mu.Unlock()
+		return j.results, true
+	}
+	fates = append([]api.BatchResult(nil), j.results...)
+	for k := range j.pieces {
+		pc := &j.pieces[k]
+		for _, i := range pc.which[pc.landed:] {
+			fates[i] = api.BatchResult{Partition: pc.lane.partition, Offset: -1, Error: unheard}
+		}
+	}
+	j.late = late
+	j.mu.Unlock()
+	return fates, false
+}
+
+// until is a context that ends at a deadline and costs nothing as long as nobody
+// waits for that.
+type until struct {
+	context.Context
+	deadline time.Time
+
+	mu     sync.Mutex // guards what follows
+	real   context.Context
+	cancel context.CancelFunc
+}
+
+func (u *until) Deadline() (time.Time, bool) { return u.deadline, true }
+
+func (u *until) Done() <-chan struct{} {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.real == nil {
+		u.real, u.cancel = context.WithDeadline(u.Context, u.deadline)
+	}
+	return u.real.Done()
+}
+
+func (u *until) Err() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.real != nil:
+		return u.real.Err()
+	case u.Context.Err() != nil:
+		return u.Context.Err()
+	case !time.Now().Before(u.deadline):
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// end frees what was made.
+func (u *until) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.cancel != nil {
+		u.cancel()
+	}
+}

@@ -1,0 +1,445 @@
+package publish
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/upstream"
+)
+
+// lane brings messages to one partition with one kind of acknowledgement, in the
+// order in which they entered. It has one batch under way at a time: while that
+// flies, the next one grows. With ack=all a batch whose fate is unknown is sent
+// again, the same to the letter and under the same sequence numbers, until a
+// broker tells, so that it is there once; nothing overtakes it.
+type lane struct {
+	p         *Publisher
+	topic     string
+	uuid      string
+	partition int32
+	ack       Ack
+
+	why atomic.Pointer[string] // why nothing is sent just now; nil when nothing is known to be amiss
+
+	// mu guards queue and running.
+	mu      sync.Mutex
+	queue   []*piece
+	running bool // send runs, and will look at the queue once more
+
+	// What follows is the sending goroutine's own, and of the client's that
+	// writes its request while it waits.
+	taken []*piece // off the queue, in order; from head on not yet in a batch
+	head  int
+	b     batch
+	tries int // in a row that brought nothing
+	id    producerID
+	next  int32 // sequence number of the next batch
+	// A batch that was refused for one of its records is sent in smaller ones
+	// until the records that were in it are through.
+	most    int // records of a batch; 0: any number
+	mostFor int // records still to be sent so
+}
+
+// span is a part of a piece in a batch.
+type span struct {
+	pc       *piece
+	from, to int
+}
+
+// batch is a record batch that is being sent.
+type batch struct {
+	buf    *[]byte // from buffers; nil where there is none
+	spans  []span
+	fields batchFields
+	doubt  bool // an attempt at it may have been written
+}
+
+func (b *batch) empty() bool { return len(b.spans) == 0 }
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// enter gives a piece its place in the order. It does not block.
+func (l *lane) enter(pc *piece) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, pc)
+	if !l.running {
+		l.running = true
+		l.p.senders.Go(l.send)
+	}
+}
+
+// more says whether anything is left to send; when not, the goroutine ends.
+func (l *lane) more() bool {
+	if !l.b.empty() || l.head < len(l.taken) {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = len(l.queue) > 0
+	return l.running
+}
+
+// send is the lane's goroutine, as long as there is something to send.
+func (l *lane) send() {
+	for l.more() {
+		if l.p.ctx.Err() != nil {
+			l.end(func() *api.Error { return unknown(l.topic, "the sidecar stopped before a broker told") },
+				func() *api.Error { return away("the sidecar stops; the message was not sent") })
+			continue
+		}
+		l.attempt()
+	}
+}
+
+// attempt tries to bring one batch to the partition's leader.
+func (l *lane) attempt() {
+	t, err := l.p.up.Topic(l.p.ctx, l.topic)
+	if l.isGone(t, err) {
+		l.endGone()
+		return
+	}
+	if err != nil {
+		l.pause(err.Error())
+		return
+	}
+	part, ok := t.Partition(l.partition)
+	if !ok || part.Leader < 0 {
+		l.look()
+		l.pause(fmt.Sprintf("partition %d of topic %s has no leader: its broker is away", l.partition, l.topic))
+		return
+	}
+	if l.ack == AckAll && l.id == (producerID{}) {
+		if l.id, err = l.p.ids.get(l.p.ctx); err != nil {
+			l.pause(fmt.Sprintf("the brokers give out no producer id: %v", err))
+			return
+		}
+		l.next = 0
+	}
+	a := newAttempt(l, t)
+	before := l.p.writes.to(part.Leader)
+	resp, err := l.p.clients[l.ack].Broker(int(part.Leader)).Request(l.p.ctx, a)
+	switch {
+	case err != nil && (!a.appended || upstream.IsDial(err) || l.p.writes.to(part.Leader) == before):
+		l.unsent(err)
+	case l.b.empty(): // whoever wanted something had gone when it was written
+	case err != nil:
+		l.unheard(err)
+	default:
+		l.answered(a.resultIn(resp, l.partition))
+	}
+}
+
+// unsent is an attempt of which no byte was written.
+func (l *lane) unsent(err error) {
+	if !l.b.doubt {
+		l.putBack()
+	}
+	l.moved()
+	l.pause(err.Error())
+}
+
+// unheard is an attempt that may have been written, or not.
+func (l *lane) unheard(err error) {
+	if l.ack == AckLeader {
+		l.fail(unknown(l.topic, err.Error()))
+		return
+	}
+	l.b.doubt = true
+	l.moved()
+	l.pause(err.Error())
+}
+
+// answered is what the leader said of the batch.
+func (l *lane) answered(code int16, offset int64) {
+	err := kerr.ErrorForCode(code)
+	if errors.Is(err, kerr.DuplicateSequenceNumber) {
+		// It is there, but too old for the broker to know where.
+		l.advance()
+		l.fail(unknown(l.topic, "it is written, but its broker does not know any more at which offset"))
+		return
+	}
+	if err == nil {
+		l.advance()
+		l.written(offset)
+		return
+	}
+	gone := errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID)
+	if gone {
+		t, lookErr := l.p.up.Refresh(l.p.ctx, l.topic)
+		if l.isGone(t, lookErr) {
+			l.endGone()
+			return
+		}
+	}
+	if l.ack == AckLeader { // one attempt
+		if gone {
+			l.fail(unknown(l.topic, "its broker does not know the topic, others do"))
+			return
+		}
+		l.fail(l.p.tell(err, l.topic, true))
+		return
+	}
+	switch refusal := refusalOf(err); {
+	case refusal == refusedSequence && l.b.doubt:
+		// Whether the earlier attempt was written cannot be known any more.
+		l.fail(unknown(l.topic, err.Error()))
+		l.id = producerID{}
+		l.p.ids.forget()
+	case refusal == refusedSequence:
+		// The broker has forgotten this producer; as a new one it begins anew.
+		l.putBack()
+		l.id = producerID{}
+		l.p.ids.forget()
+		l.tries++
+		if l.tries > 1 {
+			l.pause(err.Error())
+		}
+	case refusal == refusedNow || gone:
+		if !l.b.doubt {
+			l.putBack()
+		}
+		l.look()
+		l.pause(err.Error())
+	case refusal == refusedOne && !l.b.doubt && l.b.fields.count > 1:
+		l.most, l.mostFor = int(l.b.fields.count)/2, int(l.b.fields.count)
+		l.putBack()
+	case kerr.IsRetriable(err):
+		l.b.doubt = true
+		l.look()
+		l.pause(err.Error())
+	default:
+		told := l.p.tell(err, l.topic, !l.b.doubt)
+		if l.b.doubt || told.Code == api.CodeUnknownOutcome {
+			l.id = producerID{} // whether its sequence numbers are used up is not known
+			l.p.ids.forget()
+		}
+		l.fail(told)
+	}
+}
+
+// isGone says whether what the brokers tell of the topic is that it is no more.
+func (l *lane) isGone(t upstream.Topic, err error) bool {
+	if err != nil {
+		return errors.Is(err, api.NewError(api.CodeTopicNotFound, ""))
+	}
+	return t.UUID != l.uuid
+}
+
+func (l *lane) endGone() {
+	l.end(func() *api.Error { return unknown(l.topic, "the topic was deleted meanwhile") },
+		func() *api.Error {
+			return api.NewError(api.CodeTopicNotFound, fmt.Sprintf("topic %s was deleted meanwhile", l.topic))
+		})
+}
+
+// look asks the brokers anew who leads the partition.
+func (l *lane) look() { _, _ = l.p.up.Refresh(l.p.ctx, l.topic) } // without an answer what is known stays
+
+// moved looks for the leader, and for where its broker is now.
+func (l *lane) moved() {
+	l.look()
+	l.p.findBrokers(l.ack)
+}
+
+// pause waits before the next attempt, the longer the more have failed.
+func (l *lane) pause(why string) {
+	l.why.Store(&why)
+	wait := min(50*time.Millisecond<<min(l.tries, 5), time.Second)
+	l.tries++
+	select {
+	case <-time.After(wait):
+	case <-l.p.ctx.Done():
+	}
+}
+
+// advance uses up the sequence numbers of the batch.
+func (l *lane) advance() {
+	// After the highest number comes 0 (DefaultRecordBatch.incrementSequence).
+	l.next = int32((int64(l.next) + int64(l.b.fields.count)) & (1<<31 - 1))
+}
+
+// written settles the batch: its first record is at the offset.
+func (l *lane) written(offset int64) {
+	for _, s := range l.b.spans {
+		s.pc.job.land(s.pc, s.from, s.to, offset, nil)
+		if offset >= 0 {
+			offset += int64(s.to - s.from)
+		}
+	}
+	l.tries = 0
+	l.why.Store(nil)
+	l.over()
+}
+
+// fail settles the batch with an error.
+func (l *lane) fail(err *api.Error) {
+	for _, s := range l.b.spans {
+		s.pc.job.land(s.pc, s.from, s.to, -1, err)
+	}
+	l.over()
+}
+
+// over forgets the batch.
+func (l *lane) over() {
+	if l.mostFor -= int(l.b.fields.count); l.mostFor <= 0 {
+		l.most, l.mostFor = 0, 0
+	}
+	l.drop()
+}
+
+func (l *lane) drop() {
+	clear(l.b.spans)
+	l.b.spans = l.b.spans[:0]
+	l.b.doubt = false
+	if l.b.buf != nil {
+		buffers.Put(l.b.buf)
+		l.b.buf = nil
+	}
+}
+
+// putBack takes the batch apart: nothing of it was written, and its messages
+// wait again. Whose caller has left meanwhile is dropped.
+func (l *lane) putBack() {
+	var again []*piece
+	for _, s := range slices.Backward(l.b.spans) {
+		j := s.pc.job
+		j.mu.Lock()
+		if j.gone {
+			j.mu.Unlock()
+			j.land(s.pc, s.from, s.to, -1, away("it was not sent in time"))
+			continue
+		}
+		whole := s.pc.taken == len(s.pc.which) // then it is not in l.taken any more
+		s.pc.taken = s.from
+		j.mu.Unlock()
+		if whole {
+			again = append(again, s.pc)
+		}
+	}
+	slices.Reverse(again)
+	l.taken, l.head = append(again, l.taken[l.head:]...), 0
+	l.drop()
+}
+
+// end settles all that the lane has.
+func (l *lane) end(doubtful, unsent func() *api.Error) {
+	if !l.b.empty() && l.b.doubt {
+		l.fail(doubtful())
+	} else {
+		l.putBack()
+	}
+	l.mu.Lock()
+	l.taken = append(l.taken, l.queue...)
+	l.queue = nil
+	l.mu.Unlock()
+	err := unsent()
+	for _, pc := range l.taken[l.head:] {
+		j := pc.job
+		j.mu.Lock()
+		from, to := pc.taken, len(pc.which)
+		pc.taken = to
+		j.mu.Unlock()
+		if from < to {
+			j.land(pc, from, to, -1, err)
+		}
+	}
+	l.taken, l.head = nil, 0
+}
+
+// fill makes the next batch of what waits. The client calls it at the moment in
+// which it writes: what has come until then goes along, and whose caller has
+// left does not.
+func (l *lane) fill(version int16) {
+	limit := int(l.p.batchLimit(l.topic))
+	buf := buffers.Get().(*[]byte)
+	b := append((*buf)[:0], make([]byte, batchHead)...)
+	f := &l.b.fields
+	*f = batchFields{producer: l.id, sequence: l.next}
+	if l.ack != AckAll {
+		f.producer, f.sequence = noProducer, -1
+	}
+	for full := false; !full; {
+		if l.head == len(l.taken) {
+			l.mu.Lock()
+			l.taken, l.queue, l.head = l.queue, l.taken[:0], 0
+			l.mu.Unlock()
+			if len(l.taken) == 0 {
+				break
+			}
+		}
+		if b, full = l.pack(b, l.taken[l.head], limit); !full {
+			l.taken[l.head] = nil
+			l.head++
+		}
+	}
+	if l.b.empty() {
+		*buf = b
+		buffers.Put(buf)
+		return
+	}
+	b = l.compress(b, version)
+	sealBatch(b, *f)
+	*buf = b
+	l.b.buf = buf
+}
+
+// pack puts what fits of a piece into the batch, and tells when not all did.
+func (l *lane) pack(b []byte, pc *piece, limit int) (_ []byte, full bool) {
+	f := &l.b.fields
+	j := pc.job
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	from, to := pc.taken, pc.taken
+	now := j.now.UnixMilli()
+	for ; to < len(pc.which); to++ {
+		m := &j.ms[pc.which[to]]
+		at := now
+		if !m.Timestamp.IsZero() {
+			at = m.Timestamp.UnixMilli()
+		}
+		if f.count == 0 {
+			f.firstTime, f.maxTime = at, at
+		}
+		length := recordLength(m, at-f.firstTime, int(f.count))
+		if f.count > 0 && (len(b)+varintSize(int64(length))+length > limit || int(f.count) == l.most) {
+			full = true
+			break
+		}
+		b = appendRecord(b, m, length, at-f.firstTime, int(f.count))
+		f.maxTime = max(f.maxTime, at)
+		f.count++
+	}
+	if to > from {
+		pc.taken = to
+		l.b.spans = append(l.b.spans, span{pc, from, to})
+	}
+	return b, full
+}
+
+// compress compresses the records of a batch where that makes them smaller.
+func (l *lane) compress(b []byte, version int16) []byte {
+	c := l.p.settings.Load().compressorOf(l.topic)
+	if c == nil {
+		return b
+	}
+	var flags []kgo.CompressFlag
+	if version < 7 { // KIP-110: zstd came with produce version 7
+		flags = append(flags, kgo.CompressDisableZstd)
+	}
+	packed, codec := c.Compress(bytes.NewBuffer(make([]byte, 0, len(b)/2)), b[batchHead:], flags...)
+	if codec <= kgo.CodecNone || len(packed) >= len(b)-batchHead {
+		return b
+	}
+	l.b.fields.attributes = int16(codec)
+	return append(b[:batchHead], packed...)
+}

@@ -24,7 +24,7 @@ type Config struct {
 	Loops     int      `yaml:"loops" help:"Event loops for small requests, 1 to 64; 2 by default, since disk and network waits happen outside them."`
 
 	MaxRequestBytes        int64         `yaml:"max_request_bytes" help:"Largest request frame in bytes, 1 KiB to 2 GiB; 100 MiB by default as in Kafka (socket.request.max.bytes); a larger one closes the connection."`
-	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 100 MiB by default; further requests wait unread, and what requests leave of it is kept a while for the next ones."`
+	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 100 MiB by default; it is charged as their bytes arrive, an eighth is left for requests that are there at once, further ones wait unread, and what requests leave of it is kept a while for the next ones."`
 	MaxConnections         int           `yaml:"max_connections" help:"Connections in all, at least 1; 10000 by default; a further one is closed at once."`
 	MaxConnectionsPerIP    int           `yaml:"max_connections_per_ip" help:"Connections from one IP address, at least 1; 5000 by default; a further one is closed at once."`
 	MaxInFlightRequests    int           `yaml:"max_in_flight_requests" help:"Requests of one connection that may be unanswered at once, 1 to 10000; 100 by default; further ones wait unread."`
@@ -32,7 +32,7 @@ type Config struct {
 	MaxFetchBytes          int64         `yaml:"max_fetch_bytes" help:"Bytes of records in one Fetch answer at most, at least 1 KiB; 55 MiB by default as in Kafka; the first batch is sent whole even if larger."`
 	MaxFetchWait           time.Duration `yaml:"max_fetch_wait" help:"Longest time a Fetch may wait for data whatever the client asks, a positive duration; 1m by default."`
 	IdleTimeout            time.Duration `yaml:"idle_timeout" help:"A connection without a request for this long is closed, at least 1s; 10m by default as in Kafka (connections.max.idle.ms)."`
-	ReceiveTimeout         time.Duration `yaml:"receive_timeout" help:"A request that has begun must go on arriving, and an answer must go on being taken, within this time, at least 1s; 30s by default."`
+	ReceiveTimeout         time.Duration `yaml:"receive_timeout" help:"A request that has begun must arrive within this time plus its size at 64 KiB a second and never stand still for so long, a quarter of it while request memory is short; an answer must go on being taken within it; at least 1s; 30s by default."`
 	RequestTimeout         time.Duration `yaml:"request_timeout" help:"Longest time for a request that asks the cluster (creating or deleting topics), a positive duration; 30s by default."`
 	AutoCreateTopics       bool          `yaml:"auto_create_topics" help:"Create an unknown topic when a client asks for its metadata and allows it; false by default, because a typing error would make a topic."`
 	AutoCreatePartitions   int32         `yaml:"auto_create_partitions" help:"Partitions of a topic created that way, 1 to 10000; 4 by default."`

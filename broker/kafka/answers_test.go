@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
@@ -231,21 +230,5 @@ func TestAdmission(t *testing.T) {
 	a.leave("b")
 	if a.all != 0 || len(a.byIP) != 0 {
 		t.Errorf("left over: %d, %v", a.all, a.byIP)
-	}
-}
-
-func TestBudgetWaitsForItsTurn(t *testing.T) {
-	b := newBudget(10)
-	if !b.try(8) || b.try(3) {
-		t.Fatal("10 bytes were given out as more, or not at all")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	if err := b.acquire(ctx, 3); err == nil {
-		t.Fatal("acquired over the limit")
-	}
-	b.release(8)
-	if err := b.acquire(t.Context(), 10); err != nil {
-		t.Fatal(err)
 	}
 }

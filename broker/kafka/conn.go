@@ -16,7 +16,7 @@ type conn struct {
 	remote string
 	ip     string
 	active atomic.Int64 // when the last byte came, Unix nanoseconds
-	middle atomic.Bool  // a request has begun and is not whole
+	pace   pace         // of the request that is arriving
 
 	framing framing   // belongs to the reader: the loop, later the goroutine
 	muted   time.Time // likewise: not read before
@@ -52,30 +52,13 @@ type slot struct {
 }
 
 func newConn(s *Server, gc gnet.Conn, ip, remote string) *conn {
-	c := &conn{s: s, remote: remote, ip: ip, loop: gc}
+	c := &conn{s: s, remote: remote, ip: ip, loop: gc, framing: framing{maxBytes: s.cfg.MaxRequestBytes, held: s.memory}}
 	c.changed = sync.NewCond(&c.mu)
 	c.active.Store(time.Now().UnixNano())
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
 	return c
-}
-
-// begin is called by the framing when a request's size is known. It returns nil when memory is short and block is
-// false.
-func (c *conn) begin(prefix [4]byte, block bool) (*frame, error) {
-	size, err := frameSize(prefix, c.s.cfg.MaxRequestBytes)
-	if err != nil {
-		return nil, err
-	}
-	if block {
-		if err := c.s.memory.acquire(c.s.ctx, c.s.memory.charge(size)); err != nil {
-			return nil, err
-		}
-	} else if !c.s.memory.try(c.s.memory.charge(size)) {
-		return nil, nil
-	}
-	return newFrame(size, c.s.memory), nil
 }
 
 // full tells whether another request of size bytes must wait. One may always be in flight. mu is held.
@@ -125,6 +108,20 @@ func (sl *slot) finish(resp *response, err error) {
 	}
 	c.kick()
 	c.mu.Unlock()
+}
+
+// fail has the connection end when what has been asked is answered; false when it ends already.
+func (c *conn) fail() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead || c.failed {
+		return false
+	}
+	c.failed = true
+	c.slots = append(c.slots, &slot{c: c, done: true, last: true})
+	c.s.inFlight.Add(1)
+	c.kick()
+	return true
 }
 
 // closing counts and tells why the server closes a connection.
@@ -241,21 +238,16 @@ func (c *conn) gone() {
 	c.s.mu.Unlock()
 }
 
-// expire closes a connection on a loop that has been silent for too long.
+// expire closes a connection on a loop that has been idle for too long.
 func (c *conn) expire(now time.Time) {
-	silent := now.Sub(time.Unix(0, c.active.Load()))
+	if now.Sub(time.Unix(0, c.active.Load())) <= c.s.cfg.IdleTimeout || c.pace.running() {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.loop == nil || c.dead || len(c.slots) > 0 {
 		return
 	}
-	switch {
-	case c.middle.Load() && silent > c.s.cfg.ReceiveTimeout:
-		c.s.metrics.refused.WithLabelValues("receive_timeout").Inc()
-	case silent > c.s.cfg.IdleTimeout:
-		c.s.metrics.refused.WithLabelValues("idle").Inc()
-	default:
-		return
-	}
+	c.s.metrics.refused.WithLabelValues("idle").Inc()
 	c.killLocked()
 }

@@ -2,51 +2,71 @@ package kafka
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
-// frame is one request as it came, without its length prefix.
+// frame is one request as it came, without its length prefix. It belongs to who reads it, then to who serves it.
 type frame struct {
-	buf  []byte
-	size int // bytes it will have
-	held *budget
+	buf   []byte
+	size  int // bytes it will have
+	room  int // of them, those that the budget has given room for
+	held  *budget
+	share share
+
+	atOnce bool // all of it was there when it got room, so it is none of those that are arriving
 }
 
-// firstChunk is how much memory a frame gets before its bytes have arrived: a length prefix alone must not make the
-// server allocate.
-const firstChunk = 1 << 20
+// newFrame is a frame of which nothing is there and which has no room yet; release gives back what it gets.
+func newFrame(size int, held *budget) *frame { return &frame{size: size, held: held} }
 
-// secondChunk is how much it gets when that is full: most frames never grow again, and what they leave is no waste.
-const secondChunk = 16 << 20
+// full tells that the frame needs more room before the next byte.
+func (f *frame) full() bool { return len(f.buf) == f.room }
 
-// newFrame makes room for a frame whose size is held in the budget already; release gives it back.
-func newFrame(size int, held *budget) *frame {
-	b := held.shelf.take(size)
-	if b == nil {
-		b = held.shelf.allocate(min(size, firstChunk), held.used.Load())
+// grow asks for room without waiting. ahead is how many of the bytes that are still to be taken are at hand.
+func (f *frame) grow(ahead int) bool {
+	known := f.known(ahead)
+	room := f.held.try(f, known)
+	if room == 0 {
+		return false
 	}
-	return &frame{buf: b, size: size, held: held}
+	f.extend(room, known)
+	return true
 }
 
-// space is where the next bytes go: never empty before the frame is whole.
-func (f *frame) space() []byte {
-	if len(f.buf) == cap(f.buf) {
-		grown := f.held.shelf.allocate(min(f.size, max(2*cap(f.buf), secondChunk)), f.held.used.Load())
+// known is how many of the frame's bytes are there.
+func (f *frame) known(ahead int) int { return min(f.size, len(f.buf)+ahead) }
+
+// extend moves the frame to memory of the size that it has got room for when so many of its bytes were known.
+func (f *frame) extend(room, known int) {
+	f.atOnce = f.room == 0 && known == f.size
+	shelf, used := &f.held.shelf, f.held.used.Load()
+	grown := shelf.take(room)
+	if grown == nil {
+		grown = shelf.allocate(room, used)
+	}
+	if len(f.buf) > 0 {
 		grown = append(grown, f.buf...)
-		f.held.shelf.keep(f.buf, f.held.used.Load())
-		f.buf = grown
+		shelf.keep(f.buf, used)
 	}
-	return f.buf[len(f.buf):min(f.size, cap(f.buf))]
+	f.buf, f.room = grown, room
 }
 
-func (f *frame) advance(n int) { f.buf = f.buf[:len(f.buf)+n] }
+// space is where the next bytes go; empty when the frame is full or whole.
+func (f *frame) space() []byte { return f.buf[len(f.buf):f.room] }
+
+// advance tells that n bytes were put there.
+func (f *frame) advance(n int) {
+	f.buf = f.buf[:len(f.buf)+n]
+	if f.whole() && !f.atOnce {
+		f.held.arrived(f)
+	}
+}
 
 func (f *frame) whole() bool { return len(f.buf) == f.size }
 
 // release gives the frame's bytes back to the budget. The memory itself is the collector's.
-func (f *frame) release() {
-	f.held.release(f.held.charge(f.size))
-}
+func (f *frame) release() { f.held.release(f) }
 
 // reuse is release for a frame that nobody refers to any more: its memory serves the next frame.
 func (f *frame) reuse() {
@@ -57,55 +77,104 @@ func (f *frame) reuse() {
 
 // framing cuts a stream into frames. It belongs to whoever reads the connection.
 type framing struct {
-	length  [4]byte
-	lengthN int // bytes of length that are there
+	maxBytes int64
+	held     *budget
+
+	head    [headBytes]byte // length and key
+	headN   int             // bytes of it that are there
 	current *frame
 }
 
-// minRequest is the shortest request there is: key, version, correlation id.
-const minRequest = 8
+const (
+	lengthBytes = 4
+	// headBytes are read before a request gets any memory: its length, and its key, which tells how long it may be.
+	headBytes = lengthBytes + 2
+	// minRequest is the shortest request there is: key, version, correlation id.
+	minRequest = 8
+)
 
-// frameSize checks the length prefix.
-func frameSize(prefix [4]byte, maxBytes int64) (int, error) {
-	n := int64(int32(binary.BigEndian.Uint32(prefix[:])))
-	switch {
-	case n > maxBytes:
-		return 0, fmt.Errorf("request of %d bytes: max_request_bytes is %d", n, maxBytes)
-	case n < minRequest:
-		return 0, fmt.Errorf("request of %d bytes: that is no Kafka request", n)
+// errOversized is a request that is longer than its kind may be.
+var errOversized = errors.New("request is too large")
+
+// check looks at what is there of the head.
+func (fr *framing) check() error {
+	if fr.headN < lengthBytes {
+		return nil
 	}
-	return int(n), nil
+	n := int64(int32(binary.BigEndian.Uint32(fr.head[:])))
+	switch {
+	case n > fr.maxBytes:
+		return fmt.Errorf("request of %d bytes: max_request_bytes is %d: %w", n, fr.maxBytes, errOversized)
+	case n < minRequest:
+		return fmt.Errorf("request of %d bytes: that is no Kafka request", n)
+	case fr.headN < headBytes || n <= maxSmallRequest:
+		return nil
+	}
+	if key := int16(binary.BigEndian.Uint16(fr.head[lengthBytes:])); key != keyProduce {
+		return fmt.Errorf("request of key %d and %d bytes: the limit of all but Produce is %d: %w", key, n, maxSmallRequest, errOversized)
+	}
+	return nil
 }
 
-// feed takes bytes from data and returns the rest. done is a whole frame, when there is one. When the next frame's size
-// is known, begin is called to get it; begin may return nil to say "not now", and then feed returns with stalled set
-// and nothing of the frame's body taken.
-func (fr *framing) feed(data []byte, begin func(prefix [4]byte) (*frame, error)) (done *frame, rest []byte, stalled bool, err error) {
+// begin makes the frame that the head tells of.
+func (fr *framing) begin() *frame {
+	fr.current = newFrame(int(binary.BigEndian.Uint32(fr.head[:])), fr.held)
+	return fr.current
+}
+
+// start puts the key, which was read with the length, into a frame that has room.
+func (fr *framing) start() {
+	if f := fr.current; len(f.buf) == 0 {
+		f.buf = append(f.buf, fr.head[lengthBytes:]...)
+	}
+}
+
+// whole returns the frame if it is complete, and then the next one may begin.
+func (fr *framing) whole() *frame {
+	f := fr.current
+	if !f.whole() {
+		return nil
+	}
+	fr.current, fr.headN = nil, 0
+	return f
+}
+
+// feed takes bytes from data and returns the rest. done is a whole frame, when there is one. stalled says that there is
+// no room for the next byte now; whoever can wait goes on from there.
+func (fr *framing) feed(data []byte) (done *frame, rest []byte, stalled bool, err error) {
 	if fr.current == nil {
-		n := copy(fr.length[fr.lengthN:], data)
-		fr.lengthN += n
+		n := copy(fr.head[fr.headN:], data)
+		fr.headN += n
 		data = data[n:]
-		if fr.lengthN < len(fr.length) {
-			return nil, data, false, nil
-		}
-		if fr.current, err = begin(fr.length); err != nil {
+		if err := fr.check(); err != nil || fr.headN < headBytes {
 			return nil, data, false, err
 		}
-		if fr.current == nil {
-			return nil, data, true, nil
-		}
+		fr.begin()
 	}
 	f := fr.current
-	for len(data) > 0 && !f.whole() {
+	for len(data) > 0 {
+		if f.full() {
+			if !f.grow(fr.ahead(len(data))) {
+				return nil, data, true, nil
+			}
+			fr.start()
+		}
 		n := copy(f.space(), data)
 		f.advance(n)
 		data = data[n:]
+		if done := fr.whole(); done != nil {
+			return done, data, false, nil
+		}
 	}
-	if !f.whole() {
-		return nil, data, false, nil
+	return nil, data, false, nil
+}
+
+// ahead is how many bytes of the frame are at hand besides those in it, when n are still to be taken.
+func (fr *framing) ahead(n int) int {
+	if len(fr.current.buf) == 0 {
+		n += headBytes - lengthBytes
 	}
-	fr.current, fr.lengthN = nil, 0
-	return f, data, false, nil
+	return n
 }
 
 // drop releases what has been received of a frame.

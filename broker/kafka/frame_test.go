@@ -16,20 +16,11 @@ import (
 func cut(t *testing.T, pieces [][]byte, maxBytes int64) ([][]byte, error) {
 	t.Helper()
 	held := newBudget(1 << 30)
-	var fr framing
+	fr := framing{maxBytes: maxBytes, held: held}
 	var out [][]byte
 	for _, p := range pieces {
 		for {
-			f, rest, stalled, err := fr.feed(p, func(prefix [4]byte) (*frame, error) {
-				n, err := frameSize(prefix, maxBytes)
-				if err != nil {
-					return nil, err
-				}
-				if err := held.acquire(t.Context(), held.charge(n)); err != nil {
-					return nil, err
-				}
-				return newFrame(n, held), nil
-			})
+			f, rest, stalled, err := fr.feed(p)
 			if err != nil {
 				return out, err
 			}
@@ -53,7 +44,7 @@ func cut(t *testing.T, pieces [][]byte, maxBytes int64) ([][]byte, error) {
 
 func TestFramesComeOutWholeHoweverTheyAreSplit(t *testing.T) {
 	split(t, []int{8, 9, 100, 4096, 70_000}, []int{1, 3, 4, 5, 1000})
-	split(t, []int{8, 70_000, 3 << 20, 9}, []int{1000, 65536, 4 << 20}) // one that grows past its first chunk
+	split(t, []int{8, 70_000, 3 << 20, 9}, []int{1000, 65536, 5 << 20}) // one that grows past its first chunk
 }
 
 func split(t *testing.T, sizes, steps []int) {
@@ -66,6 +57,7 @@ func split(t *testing.T, sizes, steps []int) {
 		for i := range b {
 			b[i] = byte(rng.Uint32())
 		}
+		b[0], b[1] = 0, keyProduce // others may not be that large
 		want = append(want, b)
 		stream = binary.BigEndian.AppendUint32(stream, uint32(size))
 		stream = append(stream, b...)
@@ -110,9 +102,34 @@ func TestFrameLimits(t *testing.T) {
 }
 
 func TestALengthAloneAllocatesLittle(t *testing.T) {
-	f := newFrame(1<<30, newBudget(1<<30))
-	if cap(f.buf) > firstChunk {
-		t.Errorf("a frame of 1 GiB of which nothing came has %d bytes of memory", cap(f.buf))
+	held := newBudget(1 << 30)
+	f := newFrame(1<<30, held)
+	if !f.grow(2) || cap(f.buf) > firstRoom || held.used.Load() > firstRoom {
+		t.Errorf("a frame of 1 GiB of which nothing came has %d bytes of memory, charged as %d", cap(f.buf), held.used.Load())
+	}
+}
+
+// A request that is no Produce and over a megabyte took its memory until it was whole, and only then was it looked at.
+// Its key is in the first bytes that come.
+func TestAnOversizedRequestIsRefusedByItsHead(t *testing.T) {
+	for key, want := range map[int16]bool{keyProduce: false, keyFetch: true, keyApiVersions: true, 77: true} {
+		for size, tooLarge := range map[uint32]bool{maxSmallRequest: false, maxSmallRequest + 1: true, 50 << 20: true} {
+			held := newBudget(1 << 30)
+			fr := framing{maxBytes: 1 << 30, held: held}
+			head := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, size), uint16(key))
+			var err error
+			for i := range head { // one byte after another
+				if _, _, _, err = fr.feed(head[i : i+1]); err != nil {
+					break
+				}
+			}
+			if errors.Is(err, errOversized) != (want && tooLarge) {
+				t.Errorf("key %d, %d bytes: %v", key, size, err)
+			}
+			if held.used.Load() != 0 {
+				t.Errorf("key %d: %d bytes were given to a head", key, held.used.Load())
+			}
+		}
 	}
 }
 
@@ -121,11 +138,11 @@ func TestMemoryOfAFrameIsUsedAgain(t *testing.T) {
 	held := newBudget(64 << 20)
 	for _, size := range []int{8, 4096, 4097, 70_000, 1 << 20, 1<<20 + 1, 3 << 20} {
 		for round := range byte(4) {
-			if !held.try(held.charge(size)) {
-				t.Fatal("the budget is not given back")
-			}
 			f := newFrame(size, held)
 			for !f.whole() {
+				if f.full() && !f.grow(int(round)*500) {
+					t.Fatal("the budget is not given back")
+				}
 				to := f.space()
 				if len(to) == 0 || len(f.buf)+len(to) > size {
 					t.Fatalf("size %d: room for %d bytes after %d", size, len(to), len(f.buf))

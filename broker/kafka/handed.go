@@ -57,37 +57,40 @@ func (c *conn) logEnd(err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.s.metrics.refused.WithLabelValues("timeout").Inc()
 	default:
-		c.closing("bad_request", err)
+		c.closing(refusal(err), err)
 	}
 }
 
 // readFrame reads the next request. Between requests the idle timeout holds, within one the receive timeout.
 func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
 	fr := &c.framing
-	for fr.lengthN < len(fr.length) {
-		patience := c.s.cfg.IdleTimeout
-		if fr.lengthN > 0 { // a request has begun
-			patience = c.s.cfg.ReceiveTimeout
+	for fr.headN < headBytes {
+		if fr.headN == 0 {
+			c.readBy.move(c.net.SetReadDeadline, c.s.cfg.IdleTimeout)
+		} else {
+			c.expect(r, 0)
 		}
-		c.readBy.move(c.net.SetReadDeadline, patience)
-		n, err := r.Read(fr.length[fr.lengthN:])
+		n, err := r.Read(fr.head[fr.headN:])
 		if err != nil {
 			return nil, err
 		}
-		fr.lengthN += n
-	}
-	if fr.current == nil {
-		f, err := c.begin(fr.length, true)
-		if err != nil {
+		fr.headN += n
+		if err := fr.check(); err != nil {
 			return nil, err
 		}
-		fr.current = f
 	}
 	f := fr.current
-	for !f.whole() {
-		if r.Buffered() == 0 {
-			c.readBy.move(c.net.SetReadDeadline, c.s.cfg.ReceiveTimeout)
+	if f == nil {
+		f = fr.begin()
+	}
+	for came := 0; ; {
+		if f.full() {
+			if err := c.grow(f, fr.ahead(min(r.Buffered(), f.size))); err != nil {
+				return nil, err
+			}
+			fr.start()
 		}
+		c.expect(r, came)
 		n, err := r.Read(f.space())
 		if err != nil {
 			if err == io.EOF {
@@ -95,11 +98,47 @@ func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
 			}
 			return nil, err
 		}
+		came = n
 		f.advance(n)
+		if done := fr.whole(); done != nil {
+			c.pace.end()
+			c.s.metrics.received.Add(float64(done.size + lengthBytes))
+			return done, nil
+		}
 	}
-	fr.current, fr.lengthN = nil, 0
-	c.s.metrics.received.Add(float64(f.size + len(fr.length)))
-	return f, nil
+}
+
+// expect is called before a read within a request, of which came bytes came with the read before. If it may have to
+// wait, the client is held to its pace; the deadline of the socket is only there in case that nobody looks at that.
+func (c *conn) expect(r *bufio.Reader, came int) {
+	patience := c.s.cfg.ReceiveTimeout
+	switch now := time.Now(); {
+	case r.Buffered() > 0:
+		return
+	case c.pace.running():
+		c.pace.progress(now, came, patience)
+	default:
+		c.pace.begin(now, patience)
+	}
+	c.readBy.move(c.net.SetReadDeadline, 2*patience)
+}
+
+// grow gets room for a frame, and waits for it if need be. The client is not measured meanwhile: it is not read.
+func (c *conn) grow(f *frame, ahead int) error {
+	if f.grow(ahead) {
+		return nil
+	}
+	c.pace.end()
+	known := f.known(ahead)
+	room, err := c.s.memory.wait(c.s.ctx, f, known, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.dead
+	})
+	if err == nil {
+		f.extend(room, known)
+	}
+	return err
 }
 
 var errDead = errors.New("connection closed")

@@ -80,13 +80,14 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 	c.mu.Unlock()
 
 	data, _ := gc.Next(-1) // aliases the loop's buffer
-	if len(data) > 0 {
+	came, ended := len(data), false
+	if came > 0 {
 		c.active.Store(time.Now().UnixNano())
-		l.s.metrics.received.Add(float64(len(data)))
+		l.s.metrics.received.Add(float64(came))
 	}
 	direct := true // one direct read in each callback, so that one connection does not keep the loop
 	for !failed {  // else what comes is taken off the socket and dropped
-		f, rest, stalled, err := c.framing.feed(data, func(prefix [4]byte) (*frame, error) { return c.begin(prefix, false) })
+		f, rest, stalled, err := c.framing.feed(data)
 		data = rest
 		if err != nil {
 			c.refuse(err)
@@ -97,13 +98,14 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		}
 		if f == nil && direct && c.framing.current != nil {
 			direct = false
-			if f = c.readDirect(gc.Fd()); f == nil {
-				break
-			}
+			var n int
+			f, n = c.readDirect(gc.Fd())
+			came += n
 		}
 		if f == nil {
 			break
 		}
+		ended = true
 		why, err := c.serveOnLoop(f)
 		if err != nil {
 			c.refuse(err)
@@ -116,7 +118,7 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 			return c.handOver(gc, nil, data, "quota")
 		}
 	}
-	c.middle.Store(c.framing.lengthN > 0)
+	c.keepPace(came, ended)
 	switch err := c.flush(gc.Fd()); {
 	case err == nil:
 		return gnet.None
@@ -128,23 +130,44 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 	return gnet.Close
 }
 
-// readDirect reads what is left of a large request from the socket into its own memory, past the loop's buffer. An end
-// or an error is left for the loop to find.
-func (c *conn) readDirect(fd int) *frame {
+// keepPace has the clock of the pace run while a request is arriving. came bytes came; ended tells that some of them
+// ended a request.
+func (c *conn) keepPace(came int, ended bool) {
+	switch {
+	case c.framing.headN == 0:
+		c.pace.end()
+	case ended || !c.pace.running():
+		c.pace.begin(time.Now(), c.s.cfg.ReceiveTimeout)
+	case came > 0:
+		c.pace.progress(time.Now(), came, c.s.cfg.ReceiveTimeout)
+	}
+}
+
+// readDirect reads what is left of a large request from the socket into its own memory, past the loop's buffer, and
+// tells how many bytes came. An end, an error and a lack of memory are left for the loop to find.
+func (c *conn) readDirect(fd int) (done *frame, came int) {
 	f := c.framing.current
-	for !f.whole() {
+	for {
+		if f.full() {
+			if !f.grow(c.framing.ahead(0)) {
+				return nil, came
+			}
+			c.framing.start()
+		}
 		n, err := unix.Read(fd, f.space())
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil || n <= 0 {
-			return nil
+			return nil, came
 		}
 		f.advance(n)
+		came += n
 		c.s.metrics.received.Add(float64(n))
+		if done := c.framing.whole(); done != nil {
+			return done, came
+		}
 	}
-	c.framing.current, c.framing.lengthN = nil, 0
-	return f
 }
 
 // serveOnLoop serves a request without waiting. It returns why that is not possible, and then f still belongs to the
@@ -191,12 +214,16 @@ func (c *conn) serveOnLoop(f *frame) (why string, err error) {
 
 // refuse has a connection whose bytes make no sense or break a limit closed, after the answers to what came before.
 func (c *conn) refuse(err error) {
-	c.closing("bad_request", err)
-	c.mu.Lock()
-	c.failed = true
-	c.slots = append(c.slots, &slot{c: c, done: true, last: true})
-	c.mu.Unlock()
-	c.s.inFlight.Add(1)
+	c.closing(refusal(err), err)
+	c.fail() // false: it ends for another reason
+}
+
+// refusal is the reason under which a refused request is counted.
+func refusal(err error) string {
+	if errors.Is(err, errOversized) {
+		return "oversized_request"
+	}
+	return "bad_request"
 }
 
 var (
@@ -279,6 +306,7 @@ func (c *conn) takeOff(gc gnet.Conn, f *frame, rest []byte, why string) error {
 		ce.Write(zap.String("client", c.remote), fieldReason(why))
 	}
 	carry := append([]byte(nil), rest...)
+	c.pace.end()       // whoever reads on begins it anew
 	gc.SetContext(nil) // OnClose has nothing to clean up
 	c.s.metrics.connections.WithLabelValues("loop").Dec()
 	c.s.metrics.connections.WithLabelValues("goroutine").Inc()

@@ -18,9 +18,11 @@ type metrics struct {
 	refused     *prometheus.CounterVec
 	throttled   *prometheus.CounterVec
 	memory      prometheus.GaugeFunc
+	arriving    prometheus.GaugeFunc
+	waiting     prometheus.GaugeFunc
 }
 
-func newMetrics(reg prometheus.Registerer, memory func() float64) *metrics {
+func newMetrics(reg prometheus.Registerer, held *budget) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sidestream_broker_requests_total", Help: "Kafka requests by API."}, []string{"api"}),
@@ -42,10 +44,17 @@ func newMetrics(reg prometheus.Registerer, memory func() float64) *metrics {
 		throttled: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sidestream_broker_throttled_seconds_total", Help: "Time that clients over their quota were told to wait."}, []string{"quota"}),
 		memory: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "sidestream_broker_request_memory_bytes", Help: "Bytes that requests in memory hold."}, memory),
+			Name: "sidestream_broker_request_memory_bytes", Help: "Bytes that requests in memory hold."},
+			func() float64 { return float64(held.used.Load()) }),
+		arriving: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "sidestream_broker_request_memory_arriving_bytes", Help: "Bytes of them that requests hold of which not everything has arrived."},
+			func() float64 { return float64(held.arriving()) }),
+		waiting: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "sidestream_broker_requests_waiting", Help: "Requests that are not read on because request memory is short."},
+			func() float64 { return float64(held.queue()) }),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.errors, m.duration, m.received, m.sent, m.records, m.connections, m.refused, m.throttled, m.memory)
+		reg.MustRegister(m.requests, m.errors, m.duration, m.received, m.sent, m.records, m.connections, m.refused, m.throttled, m.memory, m.arriving, m.waiting)
 	}
 	return m
 }

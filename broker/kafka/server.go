@@ -61,7 +61,7 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 		loopsGone: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.metrics = newMetrics(reg, func() float64 { return float64(s.memory.used.Load()) })
+	s.metrics = newMetrics(reg, s.memory)
 	s.perAPI = s.metrics.forAPIs()
 	return s
 }
@@ -175,19 +175,25 @@ func (s *Server) connections() []*conn {
 	return out
 }
 
-// sweep closes connections on the loops that are idle or stuck in the middle of a request, and lets go of memory that
-// nobody needs. Handed-over connections have deadlines instead.
+// sweep closes connections whose requests come too slowly and those on the loops that are idle, and lets go of memory
+// that nobody needs. Handed-over connections that are idle have deadlines instead.
 func (s *Server) sweep() {
-	tick := time.NewTicker(min(s.cfg.IdleTimeout, s.cfg.ReceiveTimeout) / 4)
+	every := min(s.cfg.IdleTimeout, s.cfg.ReceiveTimeout) / 4
+	tick := time.NewTicker(min(every, lookEvery))
 	defer tick.Stop()
+	trimmed := time.Now()
 	for {
 		select {
-		case <-tick.C:
-			now := time.Now()
+		case now := <-tick.C:
+			short := s.memory.queue() > 0
 			for _, c := range s.connections() {
+				c.cutSlow(now, short)
 				c.expire(now)
 			}
-			s.memory.shelf.trim()
+			if now.Sub(trimmed) >= every {
+				s.memory.shelf.trim()
+				trimmed = now
+			}
 			s.tellLeftOut(now)
 		case <-s.memory.shelf.full:
 			runtime.GC()

@@ -21,6 +21,8 @@ type holding struct {
 	key  holdingKey
 	turn chan struct{} // holds one token: who has it may change the folder, which takes I/O
 
+	begun bool // the folder was there at the start: without any file of a log it has lost them
+
 	mu      sync.Mutex // guards everything below
 	dir     string     // "" until the folder has a place
 	desc    description
@@ -72,7 +74,7 @@ func (b *Broker) openLog(h *holding, clean bool) error {
 		return err
 	}
 	log, err := commitlog.Open(b.fs, dir, cfg, commitlog.Options{
-		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Decompress: decompress, Compress: compress})
+		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Begun: h.begun, Decompress: decompress, Compress: compress})
 	if err == nil {
 		part := newPartition(d.Topic, d.ID, d.Partition, log, b.dirOf(dir), b.log, b.metrics)
 		h.set(func() { h.part, h.err = part, nil })

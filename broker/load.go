@@ -110,7 +110,7 @@ func (b *Broker) adopt(dir string) {
 		return
 	}
 	h := newHolding(key)
-	h.desc, h.dir = d, dir
+	h.desc, h.dir, h.begun = d, dir, true
 	b.held[key] = h
 	b.dirs[dir] = h
 }

@@ -40,6 +40,9 @@ type CorruptError struct {
 }
 
 func (e *CorruptError) Error() string {
+	if e.Next <= e.Offset { // what is lost is not known
+		return fmt.Sprintf("%v: %s: %v", ErrCorrupt, e.Path, e.Cause)
+	}
 	return fmt.Sprintf("%v: %s: bytes %d to %d (offsets %d to %d): %v",
 		ErrCorrupt, e.Path, e.Pos, e.End, e.Offset, e.Next-1, e.Cause)
 }

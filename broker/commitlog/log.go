@@ -42,6 +42,9 @@ type Options struct {
 	// What is there beyond the recovery point is then a surprise and is
 	// logged as one; it is checked all the same.
 	Clean bool
+	// Begun says that the folder is that of a log that was begun before. With
+	// no file of a log in it, it has lost them; else it is a new one.
+	Begun bool
 	// Decompress gives the records of a compressed batch (what follows its
 	// header), so that searches by time are exact to the record. Without it
 	// they are exact to the batch when that is compressed.
@@ -85,6 +88,8 @@ type Log struct {
 	epochsDirty bool       // the epoch file is behind
 	torn        bool       // the active file may be longer than it should: cut it before writing
 	closed      bool
+
+	lost *CorruptError // at the start all segments were gone; nil if not
 
 	clean       cleanPoint // how far the log is compacted
 	closing     bool       // no compaction begins any more
@@ -143,7 +148,7 @@ func Open(fsys disk.FS, dir string, cfg Config, opt Options) (*Log, error) {
 	if l.metrics == nil {
 		l.metrics = unregistered()
 	}
-	if err := l.recover(opt.Clean); err != nil {
+	if err := l.recover(opt.Clean, opt.Begun); err != nil {
 		l.closeFiles()
 		return nil, fmt.Errorf("commitlog: open %s: %w", dir, err)
 	}
@@ -197,11 +202,15 @@ func (l *Log) Offline() error {
 	return l.offline
 }
 
-// Damage lists the damaged stretches that are known so far.
+// Damage lists the damaged stretches that are known so far. When all segments
+// were gone at the start, that is one of them, until the next start.
 func (l *Log) Damage() []*CorruptError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var list []*CorruptError
+	if l.lost != nil {
+		list = append(list, l.lost)
+	}
 	for _, s := range l.segments {
 		list = append(list, s.damage...)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -73,7 +72,7 @@ func (l *Log) list() (folder, error) {
 // recover brings the log to where it can be served. After a clean stop it reads
 // the folder's names and the small checkpoint; after a crash also what lies
 // beyond the recovery point.
-func (l *Log) recover(clean bool) error {
+func (l *Log) recover(clean, begun bool) error {
 	if err := l.fs.MkdirAll(l.dir, 0o755); err != nil {
 		return err
 	}
@@ -89,17 +88,21 @@ func (l *Log) recover(clean bool) error {
 		l.logger.Error("the recovery point cannot be read, looking at the whole last segment",
 			zap.String("log", l.dir), zap.Error(reason))
 	}
+	if len(f.segments) == 0 {
+		return l.create(f, cp, trusted, begun)
+	}
+	promised, err := l.promised(f, cp, trusted)
+	if err != nil {
+		return err
+	}
 	for _, name := range f.leftovers {
 		l.removeFile(l.dir + "/" + name)
-	}
-	if len(f.segments) == 0 {
-		return l.create(cp)
 	}
 	l.segments = l.dropBelow(f.segments, cp.Start)
 	l.start = max(cp.Start, l.segments[0].base)
 	cp.follow(l.segments[0].base)
 
-	r := recovery{l: l, cp: cp, trusted: trusted}
+	r := recovery{l: l, cp: cp, trusted: trusted, lost: promised}
 	if err := r.run(f.snapshots); err != nil {
 		return err
 	}
@@ -111,35 +114,6 @@ func (l *Log) recover(clean bool) error {
 			zap.String("log", l.dir), zap.Int64("bytes", r.scanned))
 	}
 	return nil
-}
-
-// create makes a new log, durably: from now on a missing checkpoint is a loss.
-// A checkpoint that is there without any segment means that files were lost; the
-// offsets it knows of are not given again.
-func (l *Log) create(cp checkpoint) error {
-	base := max(cp.Recovery, cp.Start)
-	if base > 0 {
-		l.logger.Error("the log's files are gone, beginning behind what they had",
-			zap.String("log", l.dir), zap.Int64("offset", base))
-	}
-	f, err := l.createLog(base)
-	if err != nil {
-		return diskError(err)
-	}
-	s := newSegment(base)
-	s.file, s.checked = f, true
-	s.created = time.Now().UnixMilli()
-	l.segments = []*segment{s}
-	l.start, l.end = base, base
-	l.flushed = mark{base, base, 0}
-	l.producers.replace(nil, base)
-	if err := l.loadCleanPoint(); err != nil {
-		return err
-	}
-	if err := l.syncAndSave(); err != nil {
-		return err
-	}
-	return l.fs.SyncDir(path.Dir(l.dir))
 }
 
 // dropBelow removes the segments that lie wholly below the log's start: a

@@ -2,6 +2,18 @@ package api
 
 import "strconv"
 
+// AppendJSON appends the answer as JSON.
+func (p Published) AppendJSON(b []byte) []byte {
+	b = appendString(append(b, `{"topic":`...), p.Topic)
+	b = strconv.AppendInt(append(b, `,"partition":`...), int64(p.Partition), 10)
+	b = strconv.AppendInt(append(b, `,"offset":`...), p.Offset, 10)
+	b = strconv.AppendInt(append(b, `,"timestamp":`...), p.Timestamp, 10)
+	if p.SpoolID != "" {
+		b = appendString(append(b, `,"spool_id":`...), p.SpoolID)
+	}
+	return append(b, '}')
+}
+
 // AppendJSON appends the answer as JSON. The answer to a batch has a result for
 // each of its messages, so it is written by hand.
 func (p BatchPublished) AppendJSON(b []byte) []byte { return p.append(append(b, '{')) }

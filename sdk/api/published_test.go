@@ -13,6 +13,11 @@ func TestPublishedIsWrittenAsByEncodingJSON(t *testing.T) {
 	full := &Error{}
 	fill(t, full)
 	plain := NewError(CodeUnknownOutcome, "no <answer> & \"more\" \u2028\n\x01é")
+	var one Published
+	fill(t, &one)
+	for _, p := range []Published{{}, {Topic: "orders", Partition: 3, Offset: -1, Timestamp: 1790000000000}, one} {
+		same(t, p.AppendJSON([]byte("x")), p)
+	}
 	var filled BatchPublished
 	fill(t, &filled)
 	for _, p := range []BatchPublished{

@@ -234,7 +234,11 @@ func (c *call) answer(status int, v any) error {
 
 func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
 	ctx.SetContentType(api.ContentTypeJSON)
-	switch v := v.(type) { // lists of hundreds of messages or receipts
+	switch v := v.(type) { // lists of hundreds of messages or receipts, and what is answered most often
+	case api.Published:
+		body := v.AppendJSON(ctx.Response.SwapBody(nil)[:0])
+		ctx.Response.SwapBody(append(body, '\n'))
+		return nil
 	case api.Pulled:
 		return appendBody(ctx, line(v.AppendJSON))
 	case api.ReceiptResponse:

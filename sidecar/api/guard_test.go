@@ -14,12 +14,16 @@ func TestBareHost(t *testing.T) {
 }
 
 func TestRouterFindsByElements(t *testing.T) {
+	m, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := newRouter([]route{
 		{method: "GET", pattern: "/topics"},
 		{method: "GET", pattern: "/topics/{topic}"},
 		{method: "PUT", pattern: "/topics/{topic}"},
 		{method: "POST", pattern: "/topics/{topic}/batch"},
-	}, func(string, string) observer { return nil })
+	}, m)
 	for _, c := range []struct {
 		method, path, label string
 		args                int

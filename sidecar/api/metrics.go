@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
 )
 
 type metrics struct {
@@ -36,10 +37,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) of(method, pattern string) observer {
-	return m.seconds.WithLabelValues(method + " " + pattern)
-}
-
-func (m *metrics) count(route string, status int) {
-	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
+// count counts an answer. That of all goes well takes no look at labels.
+func (m *metrics) count(c *compiled, status int) {
+	if status == fasthttp.StatusOK {
+		c.ok.Inc()
+		return
+	}
+	m.requests.WithLabelValues(c.labels, strconv.Itoa(status)).Inc()
 }

@@ -12,18 +12,23 @@ type compiled struct {
 	elements []string
 	labels   string // "POST /topics/{topic}", for metrics
 	histo    observer
+	ok       adder // counts answers with status 200
 }
 
-type observer interface{ Observe(float64) }
+type (
+	observer interface{ Observe(float64) }
+	adder    interface{ Inc() }
+)
 
 // router finds routes by the number of path elements, then by the elements.
 type router map[int][]*compiled
 
-func newRouter(routes []route, histo func(method, pattern string) observer) router {
+func newRouter(routes []route, m *metrics) router {
 	r := router{}
 	for _, rt := range routes {
 		c := &compiled{route: rt, elements: strings.Split(rt.pattern[1:], "/"), labels: rt.method + " " + rt.pattern}
-		c.histo = histo(rt.method, rt.pattern)
+		c.histo = m.seconds.WithLabelValues(c.labels)
+		c.ok = m.requests.WithLabelValues(c.labels, "200")
 		r[len(c.elements)] = append(r[len(c.elements)], c)
 	}
 	return r
@@ -36,13 +41,13 @@ func (r router) find(method, path string) (found *compiled, args []string, allow
 	if !strings.HasPrefix(path, "/") {
 		return nil, nil, nil
 	}
-	elements := strings.Split(path[1:], "/")
-	for _, c := range r[len(elements)] {
-		if !matches(c.elements, elements) {
+	path = path[1:]
+	for _, c := range r[strings.Count(path, "/")+1] {
+		if !matches(c.elements, path) {
 			continue
 		}
 		if c.method == method || c.method == "GET" && method == "HEAD" {
-			return c, argsOf(c.elements, elements), nil
+			return c, argsOf(c.elements, path), nil
 		}
 		allowed = append(allowed, c.method)
 	}
@@ -50,9 +55,12 @@ func (r router) find(method, path string) (found *compiled, args []string, allow
 	return nil, nil, allowed
 }
 
-func matches(pattern, elements []string) bool {
-	for i, p := range pattern {
-		if p[0] != '{' && p != elements[i] {
+// matches compares a pattern with a path of as many elements.
+func matches(pattern []string, path string) bool {
+	for _, p := range pattern {
+		var element string
+		element, path, _ = strings.Cut(path, "/")
+		if p[0] != '{' && p != element {
 			return false
 		}
 	}
@@ -61,15 +69,17 @@ func matches(pattern, elements []string) bool {
 
 // argsOf decodes the elements one by one, so that an escaped slash stays part
 // of a name, where it is then refused as such.
-func argsOf(pattern, elements []string) []string {
+func argsOf(pattern []string, path string) []string {
 	var args []string
-	for i, p := range pattern {
+	for _, p := range pattern {
+		var element string
+		element, path, _ = strings.Cut(path, "/")
 		if p[0] != '{' {
 			continue
 		}
-		arg, err := url.PathUnescape(elements[i])
+		arg, err := url.PathUnescape(element)
 		if err != nil {
-			arg = elements[i] // no valid name either
+			arg = element // no valid name either
 		}
 		args = append(args, arg)
 	}

@@ -114,7 +114,7 @@ func New(opt Options) (*Server, error) {
 	if s.metrics, err = newMetrics(opt.Registry); err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	s.router = newRouter(s.routes(), s.metrics.of)
+	s.router = newRouter(s.routes(), s.metrics)
 	s.http = &fasthttp.Server{
 		Handler:      s.serve,
 		ErrorHandler: s.unreadable,
@@ -231,7 +231,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.refuse(ctx, asError(err))
 	}
 	found.histo.Observe(time.Since(begun).Seconds())
-	s.metrics.count(found.labels, ctx.Response.StatusCode())
+	s.metrics.count(found, ctx.Response.StatusCode())
 }
 
 func draining() *api.Error {

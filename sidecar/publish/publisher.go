@@ -234,10 +234,11 @@ type room struct {
 // than the whole buffer takes all of it.
 func (r *room) take(ctx context.Context, p *Publisher, messages, bytes int) bool {
 	count, size := min(int64(messages), p.cfg.BufferRecords), min(int64(max(1, bytes)), p.cfg.BufferBytes)
-	if p.count.Acquire(ctx, count) != nil {
+	// A context costs nothing until somebody asks for its end.
+	if !p.count.TryAcquire(count) && p.count.Acquire(ctx, count) != nil {
 		return false
 	}
-	if p.bytes.Acquire(ctx, size) != nil {
+	if !p.bytes.TryAcquire(size) && p.bytes.Acquire(ctx, size) != nil {
 		p.count.Release(count)
 		return false
 	}

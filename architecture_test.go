@@ -34,6 +34,7 @@ var arrows = []arrow{
 	{"agent", []string{"broker", "discovery"}, "the agent is what joins a broker to the cluster; it serves no application"},
 	{"sidecar", []string{"discovery", "sdk/api"}, "the sidecar must run unchanged against Apache Kafka, so nothing of the broker may be in it; its unit tests use a fake Kafka"},
 	{"sidecar/publish/spool", []string{"broker/commitlog", "broker/record", "broker/disk", "sdk/api"}, "the spool is a log on the application's host: the same log code, no broker"},
+	{"sidecar/idempotency", []string{"broker/commitlog", "broker/record", "broker/disk", "sdk/api", "sidecar/publish", "sidecar/upstream"}, "its journal is a log on the application's host: the same log code, no broker"},
 	{"sdk", nil, "an application links the client and nothing else"},
 	{"sdk/api", nil, "the one definition of the HTTP types: client and server stand on it"},
 	{"examples", []string{"sdk"}, "an example shows what an application would write"},

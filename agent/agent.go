@@ -109,7 +109,7 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Agent, error) {
 	a.alarms = newAlarms(log, a.metrics.alarms)
 	a.mirror = facts.NewMirror(store, cfg.StoreTimeout, a.folderCluster, log)
 	a.writer = facts.NewWriter(store, cfg.StoreTimeout, a.mirror.Learn)
-	a.offsets = committed.New(store, committed.Options{Timeout: cfg.StoreTimeout, Logger: log.Named("offsets"),
+	a.offsets = committed.New(store, committed.Options{Timeout: cfg.StoreTimeout, Logger: log.Named("offsets"), Topic: a.topicName,
 		Pace: func() time.Duration { return committed.Pace(len(a.View().Brokers)) }})
 	return a, nil
 }

@@ -39,3 +39,10 @@ func (a *Agent) DropOffsets(ctx context.Context, group string, which []broker.Pa
 	}
 	return a.offsets.Drop(ctx, group, which)
 }
+
+// topicName is the name of a topic that the last picture of the store has.
+func (a *Agent) topicName(id broker.UUID) (name string, known bool) {
+	f, _ := a.mirror.Latest()
+	t, known := f.ByUUID()[id.String()]
+	return t.Name, known
+}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -45,16 +44,20 @@ type Options struct {
 	Timeout time.Duration        // of one call of the store; positive
 	Pace    func() time.Duration // least time between two commits
 	Logger  *zap.Logger          // nil: none
+	// Topic is the name of a topic, which must be known to be live for offsets of
+	// it to be stored. Nil: offsets are stored whatever becomes of their topics.
+	Topic func(cluster.UUID) (name string, known bool)
 }
 
 // Keeper reads and writes committed offsets. Its methods may be called from
 // several goroutines; Run must run for commits to be stored.
 type Keeper struct {
-	store discovery.Store
-	opt   Options
-	wake  chan struct{}
-	known map[keyOf]stored // what was read or written last; owned by Run
-	fails bool             // the last round failed; owned by Run
+	store  discovery.Store
+	opt    Options
+	wake   chan struct{}
+	known  map[keyOf]stored       // what was read or written last; owned by Run
+	topics map[cluster.UUID]guard // likewise, of the topics
+	fails  bool                   // the last round failed; owned by Run
 
 	mu      sync.Mutex // guards everything below
 	ended   bool
@@ -87,7 +90,7 @@ func New(store discovery.Store, opt Options) *Keeper {
 	if opt.Logger == nil {
 		opt.Logger = zap.NewNop()
 	}
-	return &Keeper{store: store, opt: opt, wake: make(chan struct{}, 1), known: map[keyOf]stored{},
+	return &Keeper{store: store, opt: opt, wake: make(chan struct{}, 1), known: map[keyOf]stored{}, topics: map[cluster.UUID]guard{},
 		waiting: map[keyOf]*pending{}, flying: map[keyOf]*pending{}}
 }
 
@@ -186,54 +189,70 @@ func (k *Keeper) round(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.opt.Timeout)
 	defer cancel()
-	written, err := k.write(ctx, keys)
-	if err == nil && k.fails {
-		k.opt.Logger.Info("committed offsets are stored again")
-	}
-	if err != nil && !k.fails {
-		k.opt.Logger.Warn("committed offsets could not be stored: consumers are told to try again", zap.Int("keys", len(keys)-written), zap.Error(err))
-	}
-	k.fails = err != nil
-	if err != nil {
-		if !errors.Is(err, cluster.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
-		}
-	}
+	failed := k.write(ctx, keys)
+	k.tell(failed)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for i, key := range keys {
-		if i < written {
-			settle(k.flying[key], nil)
-		} else {
-			settle(k.flying[key], err)
-		}
+	for _, key := range keys {
+		settle(k.flying[key], failed[key])
 		delete(k.flying, key)
 	}
 	return true
 }
 
-// write stores the keys, in several commits when they are large, and returns
-// how many of them, from the first on, are stored.
-func (k *Keeper) write(ctx context.Context, keys []keyOf) (written int, err error) {
-	for tries := 0; written < len(keys); tries++ {
-		rest := keys[written:]
-		if err := k.read(ctx, rest); err != nil {
-			return written, err
+// tell logs when storing begins to fail, and when it works again.
+func (k *Keeper) tell(failed map[keyOf]error) {
+	switch {
+	case len(failed) == 0 && k.fails:
+		k.opt.Logger.Info("committed offsets are stored again")
+	case len(failed) > 0 && !k.fails:
+		for _, err := range failed { // any
+			k.opt.Logger.Warn("committed offsets could not be stored: consumers are told to try again", zap.Int("keys", len(failed)), zap.Error(err))
+			break
 		}
-		ops := k.ops(rest)
+	}
+	k.fails = len(failed) > 0
+}
+
+// write stores the keys, in several commits when they are large, and returns
+// why some of them are not stored.
+func (k *Keeper) write(ctx context.Context, keys []keyOf) map[keyOf]error {
+	failed := map[keyOf]error{}
+	fail := func(keys []keyOf, err error) {
+		if !errors.Is(err, cluster.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+		}
+		for _, key := range keys {
+			failed[key] = err
+		}
+	}
+	for tries := 0; ; tries++ {
+		live, gone, err := k.guard(ctx, keys)
+		fail(gone, errGone)
+		if keys = live; err == nil {
+			err = k.read(ctx, keys)
+		}
+		if err != nil {
+			fail(keys, err)
+			return failed
+		}
+		if len(keys) == 0 {
+			return failed
+		}
+		ops, n := k.ops(keys)
 		entries, err := k.store.Commit(ctx, ops...)
 		if err == nil {
-			k.learn(rest[:len(ops)], entries)
-			written += len(ops)
+			k.learn(keys[:n], entries)
+			keys = keys[n:]
 			tries = 0
 			continue
 		}
-		k.forget(rest[:len(ops)], err)
+		k.forget(keys[:n], err)
 		if tries >= roundTries || !errors.Is(err, discovery.ErrConflict) && !errors.Is(err, discovery.ErrUnknownOutcome) {
-			return written, err
+			fail(keys, err)
+			return failed
 		}
 	}
-	return written, nil
 }
 
 // read reads the keys that are not known.
@@ -273,13 +292,16 @@ func (k *Keeper) read(ctx context.Context, keys []keyOf) error {
 	return nil
 }
 
-// ops are the writes of the first keys, as many as fit in one commit and at
-// least one.
-func (k *Keeper) ops(keys []keyOf) []discovery.Op {
+// ops are the writes of the first n keys, as many as fit in one commit and at
+// least one, and after them the guards of their topics.
+func (k *Keeper) ops(keys []keyOf) (ops []discovery.Op, n int) {
 	now := time.Now()
-	var ops []discovery.Op
+	guards := map[cluster.UUID]discovery.Op{}
 	size := 0
 	for _, key := range keys {
+		if len(ops)+len(guards)+2 > discovery.MaxCommitOps {
+			break
+		}
 		k.mu.Lock()
 		newer := k.flying[key].offsets // not changed while it flies
 		k.mu.Unlock()
@@ -289,8 +311,12 @@ func (k *Keeper) ops(keys []keyOf) []discovery.Op {
 			break
 		}
 		ops = append(ops, op)
+		if g, guarded := k.topics[key.topic]; guarded {
+			guards[key.topic] = discovery.Unchanged(g.key, g.version)
+		}
 	}
-	return ops
+	n = len(ops)
+	return slices.AppendSeq(ops, maps.Values(guards)), n
 }
 
 func (k *Keeper) learn(keys []keyOf, entries []discovery.Entry) {
@@ -329,6 +355,7 @@ func (k *Keeper) forget(keys []keyOf, err error) {
 	}
 	for _, key := range keys {
 		delete(k.known, key)
+		delete(k.topics, key.topic)
 	}
 }
 
@@ -401,93 +428,4 @@ func (k *Keeper) Groups(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
-}
-
-// Drop forgets the offsets of those partitions, or with nil all of the group.
-// A commit that is on its way is stored after it.
-func (k *Keeper) Drop(ctx context.Context, group string, which []cluster.PartitionID) error {
-	for tries := 0; ; tries++ {
-		entries, err := k.list(ctx, discovery.PrefixCommittedBy(group))
-		if err != nil {
-			return err
-		}
-		if len(entries) == 0 {
-			return fmt.Errorf("%w: %q has no stored offsets", cluster.ErrUnknownGroup, group)
-		}
-		ops, err := without(entries, which)
-		if err != nil {
-			return err
-		}
-		err = k.commitAll(ctx, ops)
-		if err == nil || tries >= roundTries || !errors.Is(err, discovery.ErrConflict) {
-			return err
-		}
-	}
-}
-
-func (k *Keeper) commitAll(ctx context.Context, ops []discovery.Op) error {
-	for len(ops) > 0 {
-		n, size := 0, 0
-		for n < len(ops) && n < discovery.MaxCommitOps && (n == 0 || size+len(ops[n].Value) < discovery.MaxCommitBytes) {
-			size += len(ops[n].Key) + len(ops[n].Value)
-			n++
-		}
-		call, cancel := context.WithTimeout(ctx, k.opt.Timeout)
-		_, err := k.store.Commit(call, ops[:n]...)
-		cancel()
-		switch {
-		case errors.Is(err, discovery.ErrConflict):
-			return err
-		case err != nil:
-			return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
-		}
-		ops = ops[n:]
-	}
-	return nil
-}
-
-// without is what takes partitions out of the entries of a group.
-func without(entries []discovery.Entry, which []cluster.PartitionID) ([]discovery.Op, error) {
-	var ops []discovery.Op
-	for _, e := range entries {
-		if which == nil {
-			ops = append(ops, discovery.DeleteCAS(e.Key, e.Version))
-			continue
-		}
-		value, err := discovery.Decode[discovery.Committed](e)
-		if err != nil {
-			return nil, fmt.Errorf("%w: key %s is not readable: %w", cluster.ErrUnavailable, e.Key, err)
-		}
-		changed := false
-		for _, id := range which {
-			_, uuid, shard, _ := discovery.SplitCommitted(e.Key)
-			if uuid != id.Topic.String() || shard != int(id.Partition)/discovery.ShardPartitions {
-				continue
-			}
-			if _, there := value.Offsets[id.Partition]; there {
-				delete(value.Offsets, id.Partition)
-				changed = true
-			}
-		}
-		switch {
-		case !changed:
-		case len(value.Offsets) == 0:
-			ops = append(ops, discovery.DeleteCAS(e.Key, e.Version))
-		default:
-			value.Writer = discovery.NewNonce()
-			ops = append(ops, discovery.CAS(e.Key, discovery.Encode(value), e.Version))
-		}
-	}
-	return ops, nil
-}
-
-// Of lists the keys that hold offsets of a topic, to be deleted with it.
-func Of(entries []discovery.Entry, uuid string) []string {
-	var keys []string
-	for _, e := range entries {
-		if _, id, _, ok := discovery.SplitCommitted(e.Key); ok && strings.EqualFold(id, uuid) {
-			keys = append(keys, e.Key)
-		}
-	}
-	return keys
 }

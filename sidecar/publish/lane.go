@@ -127,7 +127,7 @@ func (l *lane) attempt() {
 	}
 	a := newAttempt(l, t)
 	before := l.p.writes.to(part.Leader)
-	resp, err := l.p.clients[l.ack].Broker(int(part.Leader)).Request(l.p.ctx, a)
+	resp, err := l.p.request(l.ack, part.Leader, a)
 	switch {
 	case err != nil && (!a.appended || upstream.IsDial(err) || l.p.writes.to(part.Leader) == before):
 		l.unsent(err)

@@ -1,7 +1,11 @@
 package publish
 
 import (
+	"encoding/hex"
 	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,19 +15,34 @@ import (
 	"sidestream/sidecar/upstream"
 )
 
-// The vectors are those of Kafka's own test, UtilsTest.testMurmur2.
+// The vectors come from Kafka's own Java client: testdata/murmur2.txt says how.
 func TestMurmur2IsKafkas(t *testing.T) {
-	for key, want := range map[string]int32{
-		"21":                         -973932308,
-		"foobar":                     -790332482,
-		"a-little-bit-long-string":   -985981536,
-		"a-little-bit-longer-string": -1486304829,
-		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-		"abc": 479470107,
-	} {
-		if got := int32(murmur2([]byte(key))); got != want {
-			t.Errorf("murmur2(%q) = %d, Kafka has %d", key, got, want)
+	text, err := os.ReadFile("testdata/murmur2.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if words[0] == "#" {
+			continue
 		}
+		n++
+		key, err := hex.DecodeString(strings.TrimPrefix(words[0], "-"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strconv.Itoa(int(int32(murmur2(key)))); got != words[1] {
+			t.Errorf("murmur2(%x) = %s, Kafka has %s", key, got, words[1])
+		}
+		for i, count := range []int32{1, 4, 64, 1000} {
+			if got := strconv.Itoa(int(PartitionOf(key, count))); got != words[2+i] {
+				t.Errorf("key %x of %d partitions: %s, Kafka has %s", key, count, got, words[2+i])
+			}
+		}
+	}
+	if n < 30 {
+		t.Errorf("only %d vectors", n)
 	}
 }
 

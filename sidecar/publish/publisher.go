@@ -79,6 +79,8 @@ type Publisher struct {
 	clients [2]*kgo.Client // by Ack, a connection to each broker; there is no order between them
 	writes  writes
 	ids     producerIDs
+	// request brings a request to a broker, once; tests put faults in between.
+	request func(ack Ack, broker int32, req kmsg.Request) (kmsg.Response, error)
 
 	// batchLimits are the topics' own max.message.bytes, by name, as far as
 	// the brokers tell, BatchBytes at most: int32.
@@ -153,6 +155,9 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 	}
 	p.ids.cl = p.clients[AckAll]
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.request = func(ack Ack, broker int32, req kmsg.Request) (kmsg.Response, error) {
+		return p.clients[ack].Broker(int(broker)).Request(p.ctx, req)
+	}
 	return p, nil
 }
 

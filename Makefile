@@ -4,7 +4,7 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
 BIN     := bin/sidestream
 
-.PHONY: help build demo test chaos lint compat bench bench-broker bench-consume consul docs clean
+.PHONY: help build demo test chaos lint compat bench bench-broker bench-consume bench-publish consul docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,10 @@ bench-broker: ## Measure the broker beside Kafka and bare loops on this disk
 # nested module, which is told what the product needs by its go.mod.
 bench-consume: ## Measure pulling through a sidecar beside NATS JetStream
 	cd ops/bench/consume && $(GO) run -mod=mod . -dir $(CURDIR)/.cache/bench-consume $(BENCH)
+
+# Takes some minutes; BENCH=-quick takes one, BENCH='-only single' one step.
+bench-publish: ## Measure publishing through a sidecar beside a bare HTTP handler and NATS JetStream
+	cd ops/bench/publish && $(GO) run -mod=mod . -dir $(CURDIR)/.cache/bench-publish $(BENCH)
 
 # Built once from its Go module into a folder that git ignores.
 consul: ## Find a real Consul for the tests, or build it when none is on the PATH

@@ -158,7 +158,7 @@ func (s *Sidecar) open(bound string) (err error) {
 		return err
 	}
 	s.http, err = api.New(api.Options{
-		Publisher: s.publisher, Consumer: s.consumer, Topics: s.up,
+		Publisher: s.publisher, Consumer: s.consumer, Topics: s.up, KeyField: s.publisher.KeyField,
 		Ready: s.causes, Status: s.status, Drain: func() { close(s.drain) },
 		Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
 		MaxRequestSize: s.cfg.MaxRequestBytes, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,

@@ -20,17 +20,17 @@ func (s *Server) publishBatch(c *call) error {
 	if err != nil {
 		return err
 	}
-	field, byField := c.option("key_field")
-	if byField && field == "" {
-		return bad("key_field", field, "the name of a field such as visitor, or a JSON pointer such as /user/id")
+	field, err := s.keyFieldOf(c)
+	if err != nil {
+		return err
 	}
 	b, err := readBatch(c.PostBody(), lines, s.opt.MaxBatch)
 	if err != nil {
 		return err
 	}
 	defer b.free()
-	if byField {
-		if err := keyByField(b, field); err != nil {
+	if field != "" {
+		if err := keyByField(b, string(field)); err != nil {
 			return err
 		}
 	}

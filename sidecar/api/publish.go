@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"time"
 	"unsafe"
 
@@ -83,11 +84,47 @@ func (s *Server) publish(c *call) error {
 		}
 		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: value})
 	}
+	if m.Key == nil {
+		field, err := s.keyFieldOf(c)
+		if err != nil {
+			return err
+		}
+		if m.Key, err = field.of(m.Value); err != nil {
+			return err
+		}
+	}
 	done, err := s.opt.Publisher.Publish(s.requestContext(), c.args[0], m, o)
 	if err != nil {
 		return err
 	}
 	return c.answer(fasthttp.StatusOK, done)
+}
+
+// keyField names the field of a value that holds the key; "" for none.
+type keyField string
+
+// keyFieldOf is the request's own, or its topic's by the configuration.
+func (s *Server) keyFieldOf(c *call) (keyField, error) {
+	field, given := c.option("key_field")
+	switch {
+	case given && field == "":
+		return "", bad("key_field", field, "the name of a field such as visitor, or a JSON pointer such as /user/id")
+	case !given && s.opt.KeyField != nil:
+		field = s.opt.KeyField(c.args[0])
+	}
+	return keyField(field), nil
+}
+
+// of is the key in the value of a single message; nil without a field.
+func (k keyField) of(value []byte) ([]byte, error) {
+	if k == "" {
+		return nil, nil
+	}
+	key, err := decodeKey(value, pathOf(string(k)))
+	if err != nil {
+		return nil, apiError(api.CodeBadRecord, fmt.Sprintf("key_field %s: %v; nothing of this request was written", k, err))
+	}
+	return key, nil
 }
 
 // maxTimestamp is the last millisecond, in the year 2262, that the brokers'

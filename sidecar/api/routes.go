@@ -14,7 +14,7 @@ var (
 // it is refused while the sidecar drains.
 func (s *Server) routes() []route {
 	return []route{
-		{"POST", "/topics/{topic}", with(publishOptions, "key", "key64", "partition", "ts"), s.publish, refusedInDrain},
+		{"POST", "/topics/{topic}", with(publishOptions, "key", "key64", "key_field", "partition", "ts"), s.publish, refusedInDrain},
 		{"POST", "/topics/{topic}/batch", with(publishOptions, "lines", "key_field"), s.publishBatch, refusedInDrain},
 		{"GET", "/topics", none, s.listTopics, always},
 		{"GET", "/topics/{topic}", none, s.getTopic, always},

@@ -69,7 +69,7 @@ func (s *Server) autoCreate(ctx context.Context, names []string) map[string]erro
 		case errors.Is(err, cluster.ErrInvalidName):
 			refused[name] = err
 		default:
-			s.log.Warn("topic could not be created for a client that asked for its metadata", zap.String("topic", name), zap.Error(err))
+			s.complain("auto_create", "topic could not be created for a client that asked for its metadata", zap.String("topic", name), zap.Error(err))
 			refused[name] = errNoLeaderYet
 		}
 	}

@@ -15,7 +15,7 @@ func serveInitProducerID(s *Server, c *call) (*response, error) {
 	resp.Version = req.Version
 	resp.ProducerID, resp.ProducerEpoch = -1, -1
 	if req.TransactionalID != nil {
-		s.log.Warn("a client asked for a transactional producer", s.field(c), fieldReason(noTransactions))
+		s.complain("transactions", "a client asked for a transactional producer: "+noTransactions, s.field(c))
 		s.metrics.failed(codeInvalidRequest)
 		resp.ErrorCode = codeInvalidRequest
 		return encode(c.header, resp), nil

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -49,4 +50,34 @@ func TestAFloodOfBadRequestsIsNoFloodOfLines(t *testing.T) {
 			t.Fatalf("when the flood is over: %v", got)
 		}
 	})
+}
+
+// While descriptors are short, gnet tells of each connection that it cannot accept.
+func TestTheEventLoopsSayTheSameSeldom(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	log := sparing(zap.New(core)).Sugar()
+	for range 1000 {
+		log.Errorf("Accept() failed due to error: %v", "too many open files")
+	}
+	log.Errorf("something else")
+	if n := logs.Len(); n != 6 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// A client that asks for a transactional producer again and again gets its answer each time, and the log one line.
+func TestRefusedTransactionsAreToldSeldom(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	s := &Server{log: zap.New(core), metrics: newMetrics(nil, newBudget(1))}
+	req := kmsg.NewPtrInitProducerIDRequest()
+	id := "t"
+	req.TransactionalID = &id
+	for range 100 {
+		if resp, err := serveInitProducerID(s, &call{header: header{clientID: "me"}, req: req}); err != nil || resp == nil {
+			t.Fatal(err)
+		}
+	}
+	if n := logs.Len(); n != 1 {
+		t.Errorf("%d lines", n)
+	}
 }

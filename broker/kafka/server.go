@@ -20,6 +20,7 @@ import (
 	"github.com/panjf2000/gnet/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 )
 
@@ -82,7 +83,7 @@ func (s *Server) Serve() error {
 			gnet.WithReuseAddr(true),
 			gnet.WithTCPNoDelay(gnet.TCPNoDelay),
 			gnet.WithTCPKeepAlive(time.Minute),
-			gnet.WithLogger(atLeastWarn(s.log.Named("gnet")).Sugar()))
+			gnet.WithLogger(sparing(atLeastWarn(s.log.Named("gnet"))).Sugar()))
 	}()
 	select {
 	case err := <-booted:
@@ -110,6 +111,13 @@ func atLeastWarn(log *zap.Logger) *zap.Logger {
 		return log
 	}
 	return log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))
+}
+
+// sparing lets few equal lines through: gnet tells of each connection that it cannot accept while descriptors are short.
+func sparing(log *zap.Logger) *zap.Logger {
+	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, logEvery, 5, 0)
+	}))
 }
 
 // probe binds the address for a moment, because gnet loses the reason when it cannot.

@@ -11,6 +11,7 @@ import (
 	"sidestream/discovery"
 	"sidestream/sidecar/consume"
 	"sidestream/sidecar/publish"
+	"sidestream/sidecar/spool"
 	"sidestream/sidecar/upstream"
 )
 
@@ -32,6 +33,7 @@ type Config struct {
 
 	Kafka   upstream.Config `yaml:"kafka"`
 	Publish publish.Config  `yaml:"publish"`
+	Spool   spool.Config    `yaml:"spool"`
 	Consume consume.Config  `yaml:"consume"`
 }
 
@@ -44,6 +46,7 @@ func DefaultConfig() Config {
 		DrainTimeout:    15 * time.Second,
 		Kafka:           upstream.DefaultConfig(),
 		Publish:         publish.DefaultConfig(),
+		Spool:           spool.DefaultConfig(),
 		Consume:         consume.DefaultConfig(),
 	}
 }
@@ -81,6 +84,7 @@ func (c Config) Validate() error {
 	}{
 		{"kafka", c.Kafka.Validate()},
 		{"publish", c.Publish.Validate()},
+		{"spool", c.Spool.Validate()},
 		{"consume", c.Consume.Validate()},
 	} {
 		if part.err != nil {

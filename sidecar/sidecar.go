@@ -22,6 +22,7 @@ import (
 	"sidestream/sidecar/api"
 	"sidestream/sidecar/offsets"
 	"sidestream/sidecar/publish"
+	"sidestream/sidecar/spool"
 	"sidestream/sidecar/upstream"
 )
 
@@ -38,6 +39,7 @@ type Sidecar struct {
 	presence     *presence
 	up           *upstream.Upstream
 	publisher    *publish.Publisher
+	spool        *spool.Spool // before the publisher
 	local        *offsets.Local
 	checkpointer *offsets.Checkpointer
 	consumer     consumer
@@ -136,6 +138,9 @@ func (s *Sidecar) open(bound string) (err error) {
 	if err != nil {
 		return err
 	}
+	if s.spool, err = s.openSpool(); err != nil {
+		return err
+	}
 	if s.local, err = offsets.OpenLocal(filepath.Join(s.cfg.DataDir, "positions.db"), s.log.Named("offsets")); err != nil {
 		return err
 	}
@@ -158,7 +163,7 @@ func (s *Sidecar) open(bound string) (err error) {
 		return err
 	}
 	s.http, err = api.New(api.Options{
-		Publisher: s.publisher, Consumer: s.consumer, Topics: s.up, KeyField: s.publisher.KeyField,
+		Publisher: s.spool, Consumer: s.consumer, Topics: s.up, Spool: s.spool, KeyField: s.publisher.KeyField,
 		Ready: s.causes, Status: s.status, Drain: func() { close(s.drain) },
 		Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
 		MaxRequestSize: s.cfg.MaxRequestBytes, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,
@@ -213,6 +218,7 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 		}
 	})
 	s.consumer.Start()
+	s.spool.Start()
 	for _, l := range listeners {
 		s.http.Serve(l)
 	}
@@ -240,6 +246,7 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 		s.closeConsumer()
 	}
 	s.timed("requests under way", s.http.Shutdown)
+	s.timed("spooled messages on their way", s.spool.Close)
 	s.timed("messages on their way", func(ctx context.Context) error {
 		if lost := s.publisher.Close(ctx); lost > 0 {
 			return fmt.Errorf("%d messages were given up; they may be written or not", lost)
@@ -274,6 +281,13 @@ func (s *Sidecar) close() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = s.consumer.Close(ended) // it never began
+	}
+	if s.spool != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := s.spool.Close(ended); err != nil { // does nothing after a clean stop
+			s.log.Error("closing the spool", zap.Error(err))
+		}
 	}
 	if s.publisher != nil {
 		ended, cancel := context.WithCancel(context.Background())

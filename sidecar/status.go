@@ -12,20 +12,21 @@ import (
 
 // Status is the answer to GET /status, for people and the command line.
 type Status struct {
-	ID        string        `json:"id"`
-	Version   string        `json:"version"`
-	Address   string        `json:"address"`
-	Uptime    string        `json:"uptime"`
-	Ready     bool          `json:"ready"`  // as GET /readyz answers
-	Causes    []string      `json:"causes"` // what is amiss; there may be some while it is ready
-	Store     StoreStatus   `json:"store"`
-	Brokers   BrokersStatus `json:"brokers"`
-	Publish   PublishStatus `json:"publish"`
-	Consume   any           `json:"consume"`
-	SetAside  string        `json:"positions_set_aside,omitempty"` // an unreadable file of positions
-	DataDir   string        `json:"data_dir"`
-	Unix      string        `json:"unix,omitempty"`
-	Timestamp time.Time     `json:"now"`
+	ID        string          `json:"id"`
+	Version   string          `json:"version"`
+	Address   string          `json:"address"`
+	Uptime    string          `json:"uptime"`
+	Ready     bool            `json:"ready"`  // as GET /readyz answers
+	Causes    []string        `json:"causes"` // what is amiss; there may be some while it is ready
+	Store     StoreStatus     `json:"store"`
+	Brokers   BrokersStatus   `json:"brokers"`
+	Publish   PublishStatus   `json:"publish"`
+	Spool     api.SpoolStatus `json:"spool"`
+	Consume   any             `json:"consume"`
+	SetAside  string          `json:"positions_set_aside,omitempty"` // an unreadable file of positions
+	DataDir   string          `json:"data_dir"`
+	Unix      string          `json:"unix,omitempty"`
+	Timestamp time.Time       `json:"now"`
 }
 
 // StoreStatus is how this sidecar stands with the coordination store.
@@ -51,6 +52,7 @@ func (s *Sidecar) status() any {
 		ID: s.id.ID, Version: Version, Address: s.Addr(), Uptime: time.Since(s.begun).Round(time.Second).String(),
 		Ready: ready, Causes: causes, Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
 		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered()},
+		Spool:   s.spool.Status(),
 		Consume: s.consumer.Status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
 		Timestamp: time.Now(),
 	}
@@ -76,6 +78,9 @@ func (s *Sidecar) causes() (causes []string, ready bool) {
 	}
 	if err := errors.Join(s.disk.check(s.cfg.DataDir), s.local.Err()); err != nil {
 		causes, ready = append(causes, "data_dir: acknowledgements cannot be kept: "+err.Error()), false
+	}
+	if err := s.spool.Err(); err != nil {
+		causes = append(causes, "spool: "+err.Error())
 	}
 	return causes, ready
 }

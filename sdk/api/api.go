@@ -12,6 +12,7 @@ const (
 	HeaderRecord         = "Record-Header"   // n=v, may be repeated: a header of the record
 	HeaderIdempotencyKey = "Idempotency-Key" // makes a repeated request safe
 	HeaderRetryAfter     = "Retry-After"     // seconds
+	HeaderPrefer         = "Prefer"          // respond-async (RFC 7240): a place in the spool will do while brokers are away
 	ContentTypeNDJSON    = "application/x-ndjson"
 	ContentTypeJSON      = "application/json"
 )
@@ -79,6 +80,28 @@ type SpoolEvent struct {
 	Partition int32      `json:"partition"`
 	Offset    int64      `json:"offset"`          // -1 unless it is written
 	Error     *Error     `json:"error,omitempty"` // why it was rejected
+}
+
+// SpoolStatus is how much waits on this host to be written.
+type SpoolStatus struct {
+	Pending        int64       `json:"pending"`         // messages that are not written yet
+	Partitions     int         `json:"partitions"`      // that they are for
+	OldestSeconds  float64     `json:"oldest_seconds"`  // for how long the oldest has waited
+	Bytes          int64       `json:"bytes"`           // on the disk, with what is written and not removed yet
+	MaxBytes       int64       `json:"max_bytes"`       // that it may have
+	AwayPartitions int         `json:"away_partitions"` // whose messages make no way
+	Away           []SpoolAway `json:"away"`            // the first 20 of them
+	RejectBytes    int64       `json:"reject_bytes"`    // of the file of rejected messages
+	RejectFile     string      `json:"reject_file"`
+}
+
+// SpoolAway is a partition whose spooled messages make no way.
+type SpoolAway struct {
+	Topic     string    `json:"topic"`
+	Partition int32     `json:"partition"`
+	Pending   int64     `json:"pending"`
+	Since     time.Time `json:"since"`
+	Cause     string    `json:"cause"`
 }
 
 // Message is one pulled or peeked message. [Message.KeyBytes] and

@@ -22,10 +22,11 @@ func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 	case ack == "leader":
 		o.Ack = publish.AckLeader
 	case ack == "spool":
-		return o, apiError(api.CodeBadRequest, "ack=spool is not available yet: use all or leader")
+		o.Ack = publish.AckSpool
 	default:
-		return o, bad("ack", ack, "all or leader")
+		return o, bad("ack", ack, "all, leader or spool")
 	}
+	o.MaySpool = prefersAsync(c)
 	if len(c.Request.Header.Peek(api.HeaderIdempotencyKey)) > 0 {
 		return o, apiError(api.CodeBadRequest, "Idempotency-Key is not available yet: leave it out, and mind that a repeat after 504 may write the message twice")
 	}
@@ -96,6 +97,9 @@ func (s *Server) publish(c *call) error {
 	done, err := s.opt.Publisher.Publish(s.requestContext(), c.args[0], m, o)
 	if err != nil {
 		return err
+	}
+	if done.SpoolID != "" {
+		return c.answer(fasthttp.StatusAccepted, done)
 	}
 	return c.answer(fasthttp.StatusOK, done)
 }

@@ -21,6 +21,9 @@ func (s *Server) routes() []route {
 		{"PUT", "/topics/{topic}", none, s.putTopic, always},
 		{"GET", "/topics/{topic}/partitions/{partition}/messages", []string{"offset", "ts", "max"}, s.peek, always},
 
+		{"GET", "/spool", none, s.getSpool, always},
+		{"GET", "/spool/{id}", none, s.getSpooled, always},
+
 		{"GET", "/groups", none, s.listGroups, always},
 		{"GET", "/groups/{group}", none, s.getGroup, always},
 		{"PUT", "/groups/{group}", none, s.putGroup, always},

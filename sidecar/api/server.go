@@ -64,6 +64,7 @@ type Options struct {
 	Publisher Publisher
 	Consumer  Consumer
 	Topics    Topics
+	Spool     Spool
 	KeyField  func(topic string) string // the field that messages without a key take theirs from, "" for none; nil: none for any
 
 	Ready  func() (causes []string, ready bool) // what is amiss, and whether it serves all the same

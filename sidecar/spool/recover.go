@@ -1,0 +1,80 @@
+package spool
+
+import (
+	"sidestream/broker/record"
+)
+
+// recover finds by the marks and the journal what is to be sent. Nothing else
+// runs yet.
+func (s *Spool) recover(marks []mark) error {
+	for _, m := range marks {
+		l := s.laneOf(m.key())
+		l.settled, l.upto, l.from, l.onDisk = m.Settled, m.Upto, m.From, m
+	}
+	end := s.journal.EndOffset()
+	for at := s.journal.StartOffset(); at < end; {
+		b, next, err := s.read(at, loadBytes)
+		if err != nil {
+			return err
+		}
+		for raw, cut := range record.Split(b) {
+			if cut != nil {
+				break // the journal gives whole ones
+			}
+			e, err := parseEntry(raw, false)
+			if err != nil {
+				s.damaged(err.Error())
+				continue
+			}
+			l := s.laneOf(e.key)
+			if left := e.next - 1 - max(l.settled, e.base); left > 0 {
+				s.register(l, e.base, e.next, int(left), e.accepted)
+			}
+		}
+		at = next
+	}
+	s.registered = end
+	for _, l := range s.lanes {
+		l.unsure = l.isPending() && l.from >= 0 && l.upto > l.settled
+	}
+	return nil
+}
+
+// idsOf are the ids of a lane's events that may have been sent, for the brokers
+// to be asked for: those above what is settled, up to upto.
+func (s *Spool) idsOf(l *lane) (ids map[string]struct{}, numbers map[string]int64, err error) {
+	s.mu.Lock()
+	at, settled, upto := l.first, l.settled, min(l.upto, l.last)
+	s.mu.Unlock()
+	ids, numbers = map[string]struct{}{}, map[string]int64{}
+	for at <= upto && s.ctx.Err() == nil {
+		b, next, err := s.read(max(at, s.journal.StartOffset()), loadBytes)
+		if err != nil {
+			return nil, nil, err
+		}
+		for raw, cut := range record.Split(b) {
+			if cut != nil {
+				break // the journal gives whole ones
+			}
+			e, err := parseEntry(raw, true)
+			if err != nil || e.key != l.key {
+				continue
+			}
+			err = e.each(settled, func(ev event) {
+				if ev.seq <= upto {
+					id := s.idOfEvent(ev)
+					ids[id] = struct{}{}
+					numbers[id] = ev.seq
+				}
+			})
+			if err != nil {
+				continue // it cannot have been sent
+			}
+		}
+		if next <= at {
+			break
+		}
+		at = next
+	}
+	return ids, numbers, s.ctx.Err()
+}

@@ -1,0 +1,283 @@
+// Package spool keeps events on this host's disk until the brokers have them:
+// events whose caller asked for no more, and, where that is wished, events that
+// would have been refused while brokers are away. They are answered when they are
+// synced, are sent in the order of their partitions, survive kill -9, and are
+// never dropped: what can never be written is in a file of rejected messages.
+//
+// # How an event goes
+//
+// It is appended to the journal, a commit log of its own, and synced, with many
+// others in one sync. A loader reads the journal once for all partitions and
+// hands entries to the lanes; each partition that has events to send is a lane
+// with a goroutine, which sends them in order. Before the first may be sent, a
+// mark is synced: from which offset on the partition must be looked through, and
+// for which events. After a crash a lane looks there first, settles what it
+// finds, and sends the rest.
+package spool
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/zap"
+
+	"sidestream/broker/commitlog"
+	"sidestream/broker/disk"
+	"sidestream/sdk/api"
+	"sidestream/sidecar/publish"
+	"sidestream/sidecar/upstream"
+)
+
+// Brokers is what the spool asks the brokers: *upstream.Upstream.
+type Brokers interface {
+	Topic(ctx context.Context, name string) (upstream.Topic, error)
+	Refresh(ctx context.Context, name string) (upstream.Topic, error)
+	CreateTopic(ctx context.Context, name string, spec api.TopicSpec) (upstream.Topic, error)
+	WrittenEnd(ctx context.Context, topic string, partition int32) (int64, error)
+	Find(ctx context.Context, topic string, partition int32, from int64, ids map[string]struct{}) (map[string]int64, int64, error)
+}
+
+// Sender sends records to their partitions, in order, and waits until the fate of
+// each is known. A nil error is a record that is written at its Offset.
+type Sender interface {
+	Send(recs []*kgo.Record) []error
+	// Close makes every Send end.
+	Close()
+}
+
+// Publisher is what the spool stands before.
+type Publisher interface {
+	Publish(ctx context.Context, topic string, m publish.Message, o publish.Options) (api.Published, error)
+	PublishBatch(ctx context.Context, topic string, ms []publish.Message, o publish.Options) ([]api.BatchResult, error)
+}
+
+// Deps are what a Spool works with beside its Config.
+type Deps struct {
+	FS         disk.FS // nil: the machine's
+	Dir        string  // of the spool's files; made when it is not there
+	Next       Publisher
+	Brokers    Brokers
+	Sender     Sender // closed by the spool
+	Logger     *zap.Logger
+	Registerer prometheus.Registerer
+}
+
+// Spool is safe for concurrent use. It is a Publisher, which takes ack=spool and
+// passes everything else on to the next one in its order.
+type Spool struct {
+	cfg     Config
+	fsys    disk.FS
+	dir     string
+	nonce   string
+	next    Publisher
+	brokers Brokers
+	sender  Sender
+	log     *zap.Logger
+	metrics *metrics
+
+	journal   *commitlog.Log
+	outcomes  *outcomes
+	rejects   *rejects
+	marks     *marksFile
+	memory    *memory
+	rate      pace
+	accepting turn // appends to the journal and the lanes' order are one step
+
+	reserved atomic.Int64           // bytes that are being accepted
+	full     atomic.Bool            // messages were refused for want of room
+	stale    atomic.Pointer[string] // why messages are refused for the age of others; nil: they are not
+	turns    atomic.Uint32          // whose turn it is among partitions, for events without a key
+
+	ctx    context.Context // ends when sending is to end
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	wake   chan struct{} // for the loader: there is something to read, or room
+	keep   chan struct{} // for the keeper: a mark is wanted now
+
+	// mu guards what follows, and the lanes' fields.
+	mu         sync.Mutex
+	started    bool
+	closed     bool
+	lanes      map[laneKey]*lane
+	busy       map[string]int // topics with lanes that have something to send
+	registered int64          // number after the last event that the lanes know of
+	loaded     int64          // bytes that are in memory to be sent
+	marked     chan struct{}  // closed when marks were written or not, and renewed
+	markErr    error          // of the last try
+	dirty      bool           // marks are behind
+}
+
+// turn is held by one at a time. It is no mutex because it is held during I/O.
+type turn chan struct{}
+
+func (t turn) take()  { t <- struct{}{} }
+func (t turn) leave() { <-t }
+
+const (
+	nonceName   = "nonce"
+	journalName = "journal"
+)
+
+// Open opens the spool's files and finds what is to be sent; Start begins to.
+func Open(cfg Config, deps Deps) (*Spool, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.FS == nil {
+		deps.FS = disk.OS
+	}
+	if deps.Logger == nil {
+		deps.Logger = zap.NewNop()
+	}
+	s := &Spool{
+		cfg: cfg, fsys: deps.FS, dir: deps.Dir, next: deps.Next, brokers: deps.Brokers, sender: deps.Sender, log: deps.Logger,
+		rejects:   &rejects{fsys: deps.FS, dir: deps.Dir, limit: cfg.RejectBytes, turn: make(turn, 1)},
+		accepting: make(turn, 1),
+		rate:      pace{perSecond: cfg.DrainBytes},
+		wake:      make(chan struct{}, 1), keep: make(chan struct{}, 1),
+		lanes: map[laneKey]*lane{}, busy: map[string]int{},
+		marked: make(chan struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if err := s.open(); err != nil {
+		s.cancel()
+		return nil, fmt.Errorf("spool in %s: %w", deps.Dir, errors.Join(err, s.closeFiles()))
+	}
+	var err error
+	if s.metrics, err = newMetrics(deps.Registerer, s); err != nil {
+		s.cancel()
+		return nil, fmt.Errorf("metrics of the spool: %w", errors.Join(err, s.closeFiles()))
+	}
+	return s, nil
+}
+
+func (s *Spool) open() (err error) {
+	if err := s.fsys.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	if s.nonce, err = readNonce(s.fsys, s.dir); err != nil {
+		return err
+	}
+	if s.memory, err = openMemory(s.fsys, s.dir); err != nil {
+		return err
+	}
+	if s.outcomes, err = openOutcomes(s.fsys, s.dir, s.cfg.Outcomes); err != nil {
+		return err
+	}
+	var marks []mark
+	if s.marks, marks, err = openMarks(s.fsys, s.dir); err != nil {
+		return err
+	}
+	s.journal, err = commitlog.Open(s.fsys, s.dir+"/"+journalName, journalConfig(s.cfg.MaxBytes), commitlog.Options{Logger: s.log})
+	if err != nil {
+		return err
+	}
+	return s.recover(marks)
+}
+
+// journalConfig keeps everything until it is settled, in segments that are
+// removed as it is.
+func journalConfig(maxBytes int64) commitlog.Config {
+	c := commitlog.DefaultConfig()
+	c.SegmentBytes = min(max(maxBytes/64, 16<<20), 1<<30)
+	c.SegmentAge = 100 * 365 * 24 * time.Hour
+	c.Retention, c.RetentionBytes = -1, -1
+	c.MaxBatchBytes = 1<<31 - 1
+	return c
+}
+
+// readNonce reads what the ids begin with, or makes it at the first start.
+func readNonce(fsys disk.FS, dir string) (string, error) {
+	name := dir + "/" + nonceName
+	b, err := disk.ReadFile(fsys, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		raw := make([]byte, nonceLength/2)
+		_, _ = rand.Read(raw) // it never fails
+		nonce := hex.EncodeToString(raw)
+		return nonce, disk.WriteFileAtomic(fsys, dir, name, []byte(nonce+"\n"))
+	case err != nil:
+		return "", err
+	}
+	nonce := strings.TrimSpace(string(b))
+	if raw, err := hex.DecodeString(nonce); err != nil || len(raw) != nonceLength/2 {
+		return "", fmt.Errorf("%s: %q is not %d digits of hexadecimal", name, nonce, nonceLength)
+	}
+	return nonce, nil
+}
+
+// Start begins to send.
+func (s *Spool) Start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started || s.closed {
+		return
+	}
+	s.started = true
+	s.wg.Go(s.load)
+	s.wg.Go(s.keepMarks)
+	for _, l := range s.lanes {
+		if l.isPending() {
+			s.run(l)
+		}
+	}
+}
+
+// Close takes nothing more, lets what is on its way arrive until ctx ends, notes
+// how far it came, and closes. What is left is sent by the next Open.
+func (s *Spool) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel() // lanes begin nothing more
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	s.sender.Close() // ends what is left
+	<-done
+	s.accepting.take() // nobody appends any more
+	err := s.saveMarks()
+	return errors.Join(err, s.closeFiles())
+}
+
+func (s *Spool) closeFiles() error {
+	var errs []error
+	if s.journal != nil {
+		errs = append(errs, s.journal.Close())
+	}
+	if s.marks != nil {
+		errs = append(errs, s.marks.close())
+	}
+	if s.outcomes != nil {
+		errs = append(errs, s.outcomes.f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// poke wakes who waits on a channel of one.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

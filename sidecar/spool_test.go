@@ -1,0 +1,119 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"sidestream/sdk/api"
+)
+
+// spooled waits for what becomes of a spooled message.
+func (r *rig) spooled(id string) (ev api.SpoolEvent) {
+	r.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		a := r.do("GET", "/spool/"+id, "")
+		ev = api.SpoolEvent{}
+		if a.status != 200 || json.Unmarshal(a.body, &ev) != nil {
+			r.t.Fatalf("%s: %v", id, a)
+		}
+		if ev.State != api.SpoolPending {
+			return ev
+		}
+	}
+	r.t.Fatalf("%+v", ev)
+	return ev
+}
+
+func TestSpoolOverHTTP(t *testing.T) {
+	r := newRig(t, nil)
+	a := r.do("POST", "/topics/one?ack=spool&key=k", "hello")
+	var done api.Published
+	if err := json.Unmarshal(a.body, &done); err != nil || a.status != http.StatusAccepted || done.SpoolID == "" || done.Offset != -1 {
+		t.Fatalf("%v", a)
+	}
+	ev := r.spooled(done.SpoolID)
+	if ev.State != api.SpoolWritten || ev.Topic != "one" || ev.Offset != 0 {
+		t.Errorf("%+v", ev)
+	}
+	if got := r.do("GET", "/topics/one/partitions/0/messages?offset=0", ""); !strings.Contains(string(got.body), "hello") || !strings.Contains(string(got.body), done.SpoolID) {
+		t.Errorf("%v", got)
+	}
+	a = r.do("POST", "/topics/t/batch?ack=spool&lines=1", "a\nb\nc\n")
+	var batch api.BatchPublished
+	if err := json.Unmarshal(a.body, &batch); err != nil || a.status != http.StatusAccepted || batch.Spooled != 3 || batch.Written != 0 {
+		t.Fatalf("%v", a)
+	}
+	for _, x := range batch.Results {
+		if ev := r.spooled(x.SpoolID); ev.State != api.SpoolWritten || ev.Partition != x.Partition {
+			t.Errorf("%+v", ev)
+		}
+	}
+	if a := r.do("POST", "/topics/nope?ack=spool", "x"); a.code() != api.CodeTopicNotFound {
+		t.Errorf("%v", a)
+	}
+	if a := r.do("GET", "/spool", ""); a.status != 200 || !strings.Contains(string(a.body), `"pending":0`) {
+		t.Errorf("%v", a)
+	}
+	if a := r.do("GET", "/metrics", ""); !strings.Contains(string(a.body), "sidestream_spool_accepted_records_total 4") {
+		t.Error("the metrics lack the messages")
+	}
+}
+
+// What was answered 202 while the brokers were away is written after restarts of
+// the sidecar, and messages of callers who allow it go the same way.
+func TestSpoolWhileBrokersAreAway(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Spool.Fallback = true })
+	if a := r.do("POST", "/topics/one?ack=spool", "0"); a.status != http.StatusAccepted {
+		t.Fatalf("%v", a)
+	}
+	for end := time.Now().Add(10 * time.Second); r.sidecar.spool.Status().Pending > 0 && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	there := r.cfg.Kafka.Bootstrap
+	r.cfg.Kafka.Bootstrap = []string{"127.0.0.1:1"}
+	r.start()
+	var ids []string
+	for i := range 3 {
+		a := r.do("POST", "/topics/one?ack=spool", fmt.Sprint(i+1))
+		var done api.Published
+		if json.Unmarshal(a.body, &done) != nil || a.status != http.StatusAccepted {
+			t.Fatalf("%v", a)
+		}
+		ids = append(ids, done.SpoolID)
+	}
+	if a := r.do("POST", "/topics/one?key=k&timeout=2s", "4"); a.code() != api.CodeBrokersUnavailable {
+		t.Errorf("%v", a)
+	}
+	a := r.do("POST", "/topics/one?key=k&timeout=2s", "4", "Prefer: foo, respond-async;x=1")
+	if a.status != http.StatusAccepted {
+		t.Errorf("%v", a)
+	}
+	if a := r.do("GET", "/spool/"+ids[1], ""); !strings.Contains(string(a.body), `"pending"`) {
+		t.Errorf("%v", a)
+	}
+	if a := r.do("GET", "/status", ""); !strings.Contains(string(a.body), `"pending":4`) {
+		t.Errorf("%v", a)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Kafka.Bootstrap = there
+	r.start()
+	for i, id := range ids {
+		if ev := r.spooled(id); ev.State != api.SpoolWritten || ev.Offset != int64(i+1) {
+			t.Errorf("%+v", ev)
+		}
+	}
+	got := r.do("POST", "/topics/one?key=k", "5") // behind the one that fell back
+	var done api.Published
+	if json.Unmarshal(got.body, &done) != nil || done.Offset != 5 {
+		t.Errorf("%v", got)
+	}
+}

@@ -85,6 +85,9 @@ func (c *Client) once(ctx context.Context, r request, answer any) error {
 	for name, values := range r.header {
 		req.Header[name] = values
 	}
+	if c.caller != "" {
+		req.Header.Set(api.HeaderCaller, c.caller)
+	}
 	if r.contentType != "" {
 		req.Header.Set("Content-Type", r.contentType)
 	}

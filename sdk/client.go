@@ -38,6 +38,8 @@ type Client struct {
 	where string // the address for people
 	http  *http.Client
 	retry Retry
+	// caller is the application's name, "" when it gives none.
+	caller string
 }
 
 // Option changes a new Client.
@@ -50,6 +52,10 @@ func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h
 // WithRetry makes calls repeat after failures that a repeat may help and that
 // are certain to have changed nothing. Without it every failure is returned.
 func WithRetry(r Retry) Option { return func(c *Client) { c.retry = r } }
+
+// WithCaller tells the sidecar which application this is: it may limit how much
+// each one publishes. The name is 1 to 128 of a-z A-Z 0-9 . _ -
+func WithCaller(name string) Option { return func(c *Client) { c.caller = name } }
 
 // New makes a client of the sidecar at address: "http://127.0.0.1:4100",
 // "127.0.0.1:4100", "unix:/run/sidestream.sock", or "" for the one that the

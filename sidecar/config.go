@@ -10,6 +10,7 @@ import (
 
 	"sidestream/discovery"
 	"sidestream/sidecar/consume"
+	"sidestream/sidecar/limit"
 	"sidestream/sidecar/publish"
 	"sidestream/sidecar/spool"
 	"sidestream/sidecar/upstream"
@@ -20,11 +21,14 @@ type Config struct {
 	ID      string `yaml:"id" help:"Name of this sidecar, unique in the cluster; empty means one that is made at the first start and kept in data_dir."`
 	DataDir string `yaml:"data_dir" help:"Folder for the sidecar's identity and the positions of its groups; one process at a time may use it."`
 
-	Listen       string   `yaml:"listen" help:"host:port of the HTTP API; port 0 takes a free one. A loopback address unless allow_remote is set."`
-	ListenUnix   string   `yaml:"listen_unix" help:"Path of a UNIX socket that serves the same API; empty means none."`
-	AllowRemote  bool     `yaml:"allow_remote" help:"Allow listen to be an address that other hosts can reach; the API asks nobody who they are."`
-	AllowedHosts []string `yaml:"allowed_hosts" help:"Further names that requests may carry in their Host header, beside localhost and the address listened on."`
-	Advertise    string   `yaml:"advertise" help:"host:port under which operators find this sidecar in the registry; empty means what listen is bound to."`
+	Listen       string            `yaml:"listen" help:"host:port of the HTTP API; port 0 takes a free one. A loopback address unless allow_remote is set."`
+	ListenUnix   string            `yaml:"listen_unix" help:"Path of a UNIX socket that serves the same API; empty means none."`
+	UnixMode     string            `yaml:"unix_mode" help:"Permissions of the UNIX socket in octal: who may write to it may use the API."`
+	UnixGroup    string            `yaml:"unix_group" help:"Group of the UNIX socket, by name or number; empty means the process's own."`
+	AllowRemote  bool              `yaml:"allow_remote" help:"Allow listen to be an address that other hosts can reach; the API asks nobody who they are."`
+	AllowedHosts []string          `yaml:"allowed_hosts" help:"Further names that requests may carry in their Host header, beside localhost and the address listened on."`
+	Callers      map[string]string `yaml:"callers" live:"true" help:"Names of the applications that use the UNIX socket, by the user that they run as: www-data: shop, or 1001: shop. They need no header Sidestream-Caller, and may not take another name."`
+	Advertise    string            `yaml:"advertise" help:"host:port under which operators find this sidecar in the registry; empty means what listen is bound to."`
 
 	MaxRequestBytes    int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, 1024 to 1 GiB; a larger one is answered 413."`
 	DrainTimeout       time.Duration `yaml:"drain_timeout" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
@@ -34,6 +38,7 @@ type Config struct {
 	Kafka   upstream.Config `yaml:"kafka"`
 	Publish publish.Config  `yaml:"publish"`
 	Spool   spool.Config    `yaml:"spool"`
+	Limits  limit.Config    `yaml:"limits"`
 	Consume consume.Config  `yaml:"consume"`
 }
 
@@ -42,11 +47,13 @@ func DefaultConfig() Config {
 	return Config{
 		DataDir:         "/var/lib/sidestream/sidecar",
 		Listen:          "127.0.0.1:4100",
+		UnixMode:        "0660",
 		MaxRequestBytes: 16 << 20,
 		DrainTimeout:    15 * time.Second,
 		Kafka:           upstream.DefaultConfig(),
 		Publish:         publish.DefaultConfig(),
 		Spool:           spool.DefaultConfig(),
+		Limits:          limit.DefaultConfig(),
 		Consume:         consume.DefaultConfig(),
 	}
 }
@@ -64,10 +71,16 @@ func (c Config) Validate() error {
 	if err := c.checkListen(); err != nil {
 		return err
 	}
+	if err := c.checkUnix(); err != nil {
+		return err
+	}
 	if c.Advertise != "" {
 		if host, port, err := net.SplitHostPort(c.Advertise); err != nil || host == "" || port == "" {
 			return fmt.Errorf("advertise: got %q: use host:port", c.Advertise)
 		}
+	}
+	if err := c.checkCallers(); err != nil {
+		return err
 	}
 	if c.MaxRequestBytes < 1024 || c.MaxRequestBytes > 1<<30 {
 		return fmt.Errorf("max_request_bytes: got %d: use 1024 to %d", c.MaxRequestBytes, 1<<30)
@@ -85,6 +98,7 @@ func (c Config) Validate() error {
 		{"kafka", c.Kafka.Validate()},
 		{"publish", c.Publish.Validate()},
 		{"spool", c.Spool.Validate()},
+		{"limits", c.Limits.Validate()},
 		{"consume", c.Consume.Validate()},
 	} {
 		if part.err != nil {

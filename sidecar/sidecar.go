@@ -20,6 +20,7 @@ import (
 
 	"sidestream/discovery"
 	"sidestream/sidecar/api"
+	"sidestream/sidecar/limit"
 	"sidestream/sidecar/offsets"
 	"sidestream/sidecar/publish"
 	"sidestream/sidecar/spool"
@@ -40,6 +41,7 @@ type Sidecar struct {
 	up           *upstream.Upstream
 	publisher    *publish.Publisher
 	spool        *spool.Spool // before the publisher
+	limited      *limit.Publisher // the outermost around publisher
 	local        *offsets.Local
 	checkpointer *offsets.Checkpointer
 	consumer     consumer
@@ -96,7 +98,7 @@ func (s *Sidecar) Run(ctx context.Context) (err error) {
 		}
 	}()
 	if s.cfg.ListenUnix != "" {
-		sock, err := listenUnix(s.cfg.ListenUnix)
+		sock, err := s.cfg.listenUnix()
 		if err != nil {
 			return err
 		}
@@ -141,6 +143,10 @@ func (s *Sidecar) open(bound string) (err error) {
 	if s.spool, err = s.openSpool(); err != nil {
 		return err
 	}
+	s.limited, err = limit.New(s.cfg.Limits, s.spool, limit.Options{Timeout: s.cfg.Publish.Timeout, Registerer: s.registry})
+	if err != nil {
+		return err
+	}
 	if s.local, err = offsets.OpenLocal(filepath.Join(s.cfg.DataDir, "positions.db"), s.log.Named("offsets")); err != nil {
 		return err
 	}
@@ -163,9 +169,9 @@ func (s *Sidecar) open(bound string) (err error) {
 		return err
 	}
 	s.http, err = api.New(api.Options{
-		Publisher: s.spool, Consumer: s.consumer, Topics: s.up, Spool: s.spool, KeyField: s.publisher.KeyField,
+		Publisher: s.limited, Consumer: s.consumer, Topics: s.up, Spool: s.spool, KeyField: s.publisher.KeyField,
 		Ready: s.causes, Status: s.status, Drain: func() { close(s.drain) },
-		Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
+		Users: s.cfg.users(s.log), Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
 		MaxRequestSize: s.cfg.MaxRequestBytes, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,
 		Logger: s.log.Named("http"), Gatherer: s.registry, Registry: s.registry,
 	})

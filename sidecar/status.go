@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/limit"
 	"sidestream/sidecar/upstream"
 )
 
@@ -43,7 +44,24 @@ type BrokersStatus struct {
 
 // PublishStatus is what is on its way.
 type PublishStatus struct {
-	Buffered int64 `json:"buffered"`
+	Buffered int64         `json:"buffered"`
+	Limits   *LimitsStatus `json:"limits,omitempty"` // those in force
+}
+
+// LimitsStatus is what may be published per second; 0 and absent: no limit.
+type LimitsStatus struct {
+	Messages int64             `json:"messages_per_second,omitempty"`
+	Bytes    int64             `json:"bytes_per_second,omitempty"`
+	MaxWait  string            `json:"max_wait"`
+	Topics   map[string]string `json:"topics,omitempty"`
+	Callers  map[string]string `json:"callers,omitempty"`
+}
+
+func limitsStatus(c limit.Config) *LimitsStatus {
+	if c.MessagesPerSecond == 0 && c.BytesPerSecond == 0 && len(c.Topics) == 0 && len(c.Callers) == 0 {
+		return nil
+	}
+	return &LimitsStatus{c.MessagesPerSecond, c.BytesPerSecond, c.MaxWait.String(), c.Topics, c.Callers}
 }
 
 func (s *Sidecar) status() any {
@@ -51,7 +69,7 @@ func (s *Sidecar) status() any {
 	st := Status{
 		ID: s.id.ID, Version: Version, Address: s.Addr(), Uptime: time.Since(s.begun).Round(time.Second).String(),
 		Ready: ready, Causes: causes, Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
-		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered()},
+		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered(), Limits: limitsStatus(s.limited.Limits())},
 		Spool:   s.spool.Status(),
 		Consume: s.consumer.Status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
 		Timestamp: time.Now(),

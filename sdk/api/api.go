@@ -9,10 +9,11 @@ import (
 
 // Names of headers.
 const (
-	HeaderRecord         = "Record-Header"   // n=v, may be repeated: a header of the record
-	HeaderIdempotencyKey = "Idempotency-Key" // makes a repeated request safe
-	HeaderRetryAfter     = "Retry-After"     // seconds
-	HeaderPrefer         = "Prefer"          // respond-async (RFC 7240): a place in the spool will do while brokers are away
+	HeaderRecord         = "Record-Header"     // n=v, may be repeated: a header of the record
+	HeaderCaller         = "Sidestream-Caller" // the application's name, for limits
+	HeaderIdempotencyKey = "Idempotency-Key"   // makes a repeated request safe
+	HeaderRetryAfter     = "Retry-After"       // seconds
+	HeaderPrefer         = "Prefer"            // respond-async (RFC 7240): a place in the spool will do while brokers are away
 	ContentTypeNDJSON    = "application/x-ndjson"
 	ContentTypeJSON      = "application/json"
 )

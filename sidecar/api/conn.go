@@ -62,6 +62,9 @@ type conn struct {
 	wrote  bool     // something was written since
 	used   bool     // something was ever read
 	early  []byte   // what onGone read: the beginning of the next request
+
+	peer                 uint32 // the user at the other side of a UNIX socket
+	peerKnown, peerAsked bool
 }
 
 // unused tells that no request has begun on it.

@@ -31,6 +31,9 @@ func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 		return o, apiError(api.CodeBadRequest, "Idempotency-Key is not available yet: leave it out, and mind that a repeat after 504 may write the message twice")
 	}
 	var err error
+	if o.Caller, err = s.callerOf(c); err != nil {
+		return o, err
+	}
 	if o.Timeout, err = c.duration("timeout", s.opt.MaxTimeout); err != nil {
 		return o, err
 	}

@@ -71,6 +71,8 @@ type Options struct {
 	Status func() any                           // for GET /status
 	Drain  func()                               // begins the drain; called once, must not block
 
+	Users map[uint32]string // the applications on the UNIX socket, by the number of their user
+
 	Listen         string // as configured, for the Host check
 	AllowedHosts   []string
 	MaxRequestSize int           // bytes of a request's body
@@ -99,6 +101,7 @@ type Server struct {
 	draining atomic.Bool
 	wg       sync.WaitGroup // one Serve a listener
 	streams  sync.WaitGroup // connections that streams have taken over
+	users    atomic.Pointer[map[uint32]string]
 
 	// mu guards listeners.
 	mu        sync.Mutex
@@ -112,6 +115,7 @@ func New(opt Options) (*Server, error) {
 	}
 	s := &Server{opt: opt, log: opt.Logger, guard: newGuard(opt.Listen, opt.AllowedHosts)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.SetUsers(opt.Users)
 	var err error
 	if s.metrics, err = newMetrics(opt.Registry); err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)

@@ -2,8 +2,6 @@ package publish
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -18,15 +16,6 @@ type Config struct {
 	BufferRecords   int64             `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
 	Compression     string            `yaml:"compression" help:"none, gzip, snappy, lz4 or zstd: how batches are compressed on their way to the brokers and on their disks. gzip:1 to gzip:9, lz4:1 to lz4:9 and zstd:1 to zstd:22 choose a level."`
 	Topics          map[string]string `yaml:"topics" help:"What holds for single topics, by name, as words with a space between them: key_field=F takes the key of a message without one from its value's field F, or from what the JSON pointer F names; compression=C is a compression of the topic's own, as in orders: \"key_field=/user/id compression=zstd:9\"."`
-
-	Rate RateConfig `yaml:"rate"`
-}
-
-// RateConfig limits what is published through this sidecar.
-type RateConfig struct {
-	MessagesPerSecond int               `yaml:"messages_per_second" help:"Most messages per second over all topics; 0 means no limit."`
-	MaxWait           time.Duration     `yaml:"max_wait" help:"How long a message may be held back by a limit before it is refused with 429; 0 refuses at once."`
-	Topics            map[string]string `yaml:"topics" help:"Most messages per second by topic, such as orders: \"500\"."`
 }
 
 // DefaultConfig is safe and unlimited.
@@ -40,7 +29,6 @@ func DefaultConfig() Config {
 		BufferBytes:     64 << 20,
 		BufferRecords:   100_000,
 		Compression:     "none",
-		Rate:            RateConfig{MaxWait: time.Second},
 	}
 }
 
@@ -67,33 +55,6 @@ func (c Config) Validate() error {
 	if c.BufferRecords < 1 || c.BufferRecords > 100_000_000 {
 		return fmt.Errorf("buffer_records: got %d: use 1 to 100000000", c.BufferRecords)
 	}
-	if _, err := newSettings(c); err != nil {
-		return err
-	}
-	return c.Rate.validate()
-}
-
-const maxRate = 100_000_000 // messages a second; above it nothing is limited in practice
-
-func (c RateConfig) validate() error {
-	if c.MessagesPerSecond < 0 || c.MessagesPerSecond > maxRate {
-		return fmt.Errorf("rate.messages_per_second: got %d: use 1 to %d, or 0 for no limit", c.MessagesPerSecond, maxRate)
-	}
-	if c.MaxWait < 0 || c.MaxWait > 10*time.Minute {
-		return fmt.Errorf("rate.max_wait: got %q: use a duration from 0 to 10m", c.MaxWait)
-	}
-	_, err := c.topics()
+	_, err := newSettings(c)
 	return err
-}
-
-func (c RateConfig) topics() (map[string]int, error) {
-	m := make(map[string]int, len(c.Topics))
-	for topic, s := range c.Topics {
-		n, err := strconv.Atoi(strings.TrimSpace(s))
-		if err != nil || n < 1 || n > maxRate {
-			return nil, fmt.Errorf("rate.topics.%s: got %q: use messages per second, 1 to %d", topic, s, maxRate)
-		}
-		m[topic] = n
-	}
-	return m, nil
 }

@@ -220,6 +220,9 @@ func (b *Broker) FetchProducerID(ctx context.Context) (int64, error) { return b.
 // Alarms lists what an operator must look at: offline logs, damage, folders that could not be opened. Sorted.
 func (b *Broker) Alarms() []string {
 	out := slices.Clone(b.foreign)
+	if why := b.server.Trouble(); why != "" {
+		out = append(out, "nobody can connect: "+why)
+	}
 	for _, d := range b.logDirs {
 		if err := d.offline(); err != nil {
 			out = append(out, fmt.Sprintf("log directory %s is offline: %v", d.path, err))

@@ -16,19 +16,12 @@ import (
 type loops struct {
 	gnet.BuiltinEventEngine
 	s      *Server
-	booted chan<- error
+	booted func(error)
 }
 
 func (l *loops) OnBoot(eng gnet.Engine) gnet.Action {
-	l.s.engine = eng
-	fd, err := eng.Dup()
-	if err == nil {
-		var addr string
-		if addr, err = boundAddress(fd); err == nil {
-			l.s.addr.Store(&addr)
-		}
-	}
-	l.booted <- err
+	err := l.s.boot(eng)
+	l.booted(err)
 	if err != nil {
 		return gnet.Shutdown
 	}
@@ -41,7 +34,11 @@ func (l *loops) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
 	if a, ok := remote.(*net.TCPAddr); ok {
 		ip = a.IP.String()
 	}
-	if reason := l.s.admission.enter(ip); reason != "" {
+	reason := "file_descriptors"
+	if !l.s.short(gc.Fd()) {
+		reason = l.s.admission.enter(ip)
+	}
+	if reason != "" {
 		l.s.metrics.refused.WithLabelValues(reason).Inc()
 		l.s.complain(reason, "connection refused: limit reached", zap.String("address", ip))
 		return nil, gnet.Close

@@ -16,6 +16,7 @@ type metrics struct {
 	records     prometheus.Counter
 	connections *prometheus.GaugeVec
 	refused     *prometheus.CounterVec
+	listens     prometheus.Counter
 	throttled   *prometheus.CounterVec
 	memory      prometheus.GaugeFunc
 	arriving    prometheus.GaugeFunc
@@ -41,6 +42,8 @@ func newMetrics(reg prometheus.Registerer, held *budget) *metrics {
 			Name: "sidestream_broker_connections", Help: "Open connections by who serves them."}, []string{"served_by"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sidestream_broker_connections_refused_total", Help: "Connections closed by the server, by reason."}, []string{"reason"}),
+		listens: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sidestream_broker_listener_failures_total", Help: "Times that the listener failed, with all connections on event loops, and began again."}),
 		throttled: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sidestream_broker_throttled_seconds_total", Help: "Time that clients over their quota were told to wait."}, []string{"quota"}),
 		memory: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -54,7 +57,7 @@ func newMetrics(reg prometheus.Registerer, held *budget) *metrics {
 			func() float64 { return float64(held.queue()) }),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.errors, m.duration, m.received, m.sent, m.records, m.connections, m.refused, m.throttled, m.memory, m.arriving, m.waiting)
+		reg.MustRegister(m.requests, m.errors, m.duration, m.received, m.sent, m.records, m.connections, m.refused, m.listens, m.throttled, m.memory, m.arriving, m.waiting)
 	}
 	return m
 }

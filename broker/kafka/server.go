@@ -10,8 +10,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -20,8 +18,6 @@ import (
 	"github.com/panjf2000/gnet/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"golang.org/x/sys/unix"
 )
 
 // Server serves one listener.
@@ -36,15 +32,18 @@ type Server struct {
 	produce   *limiter
 	fetch     *limiter
 
-	ctx       context.Context // over when the server stops
-	cancel    context.CancelFunc
-	wg        sync.WaitGroup // the engine, the sweeper, the goroutines of handed-over connections
-	engine    gnet.Engine
-	addr      atomic.Pointer[string] // set when bound
-	draining  atomic.Bool
-	loopsGone chan struct{}
-	inFlight  atomic.Int64 // requests begun and not yet answered
-	hush      hush
+	ctx     context.Context // over when the server stops
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup              // the engine, the sweeper, the goroutines of handed-over connections
+	engine  atomic.Pointer[gnet.Engine] // of the event loops that run, or ran last
+	addr    atomic.Pointer[string]      // set when bound
+	trouble atomic.Pointer[string]      // why nobody can connect; nil when all is well
+
+	descriptors int // how many the process may have
+	draining    atomic.Bool
+	loopsGone   chan struct{}
+	inFlight    atomic.Int64 // requests begun and not yet answered
+	hush        hush
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -67,68 +66,6 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 	return s
 }
 
-// Serve binds the listener and returns; serving goes on in the background until Close.
-func (s *Server) Serve() error {
-	if err := probe(s.cfg.Listen); err != nil {
-		return fmt.Errorf("listen: cannot serve on %q: %w: choose a free address", s.cfg.Listen, err)
-	}
-	booted := make(chan error, 1)
-	stopped := make(chan error, 1)
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		defer close(s.loopsGone)
-		stopped <- gnet.Run(&loops{s: s, booted: booted}, "tcp://"+s.cfg.Listen,
-			gnet.WithNumEventLoop(s.cfg.Loops),
-			gnet.WithReuseAddr(true),
-			gnet.WithTCPNoDelay(gnet.TCPNoDelay),
-			gnet.WithTCPKeepAlive(time.Minute),
-			gnet.WithLogger(sparing(atLeastWarn(s.log.Named("gnet"))).Sugar()))
-	}()
-	select {
-	case err := <-booted:
-		if err != nil {
-			return err
-		}
-	case err := <-stopped:
-		if err == nil {
-			err = errors.New("the event loops ended at once")
-		}
-		return fmt.Errorf("listen: cannot serve on %q: %w: choose a free address", s.cfg.Listen, err)
-	}
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		s.sweep()
-	}()
-	return nil
-}
-
-// atLeastWarn leaves out what is below a warning. A logger that is stricter stays as it is: raising its level to a lower
-// one is an error that zap prints.
-func atLeastWarn(log *zap.Logger) *zap.Logger {
-	if log.Level() >= zap.WarnLevel {
-		return log
-	}
-	return log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))
-}
-
-// sparing lets few equal lines through: gnet tells of each connection that it cannot accept while descriptors are short.
-func sparing(log *zap.Logger) *zap.Logger {
-	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
-		return zapcore.NewSamplerWithOptions(core, logEvery, 5, 0)
-	}))
-}
-
-// probe binds the address for a moment, because gnet loses the reason when it cannot.
-func probe(addr string) error {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
-	return l.Close()
-}
-
 // Addr is the bound address, host:port; empty before Serve.
 func (s *Server) Addr() string {
 	if a := s.addr.Load(); a != nil {
@@ -146,13 +83,7 @@ func (s *Server) Close(ctx context.Context) {
 	s.draining.Store(true)
 	s.cancel() // ends long polls, which then answer with what there is
 	s.drain(ctx)
-	if s.engine.Validate() == nil {
-		// Stop looks only twice a second whether the loops have ended, so it is not waited for: the loops are.
-		now, cancel := context.WithCancel(ctx)
-		cancel()
-		_ = s.engine.Stop(now)
-		<-s.loopsGone
-	}
+	s.stopLoops(ctx)
 	for _, c := range s.connections() { // the loops are gone: these are the handed-over ones
 		c.kill()
 	}
@@ -242,20 +173,3 @@ func (s *Server) refuseCluster(code *int16, message **string, err error) {
 func (s *Server) field(c *call) zap.Field { return zap.String("client_id", c.header.clientID) }
 
 func fieldReason(reason string) zap.Field { return zap.String("reason", reason) }
-
-// boundAddress reads the address that a listening socket is bound to. It closes fd.
-func boundAddress(fd int) (string, error) {
-	defer func() { _ = unix.Close(fd) }() // a copy that was only asked for its name
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return "", fmt.Errorf("getsockname: %w", err)
-	}
-	switch a := sa.(type) {
-	case *unix.SockaddrInet4:
-		return (&net.TCPAddr{IP: a.Addr[:], Port: a.Port}).String(), nil
-	case *unix.SockaddrInet6:
-		return (&net.TCPAddr{IP: a.Addr[:], Port: a.Port}).String(), nil
-	default:
-		return "", fmt.Errorf("listener has an address of type %T", sa)
-	}
-}

@@ -10,6 +10,7 @@ import (
 
 	"sidestream/discovery"
 	"sidestream/sidecar/consume"
+	"sidestream/sidecar/idempotency"
 	"sidestream/sidecar/limit"
 	"sidestream/sidecar/publish"
 	"sidestream/sidecar/spool"
@@ -40,6 +41,8 @@ type Config struct {
 	Spool   spool.Config    `yaml:"spool"`
 	Limits  limit.Config    `yaml:"limits"`
 	Consume consume.Config  `yaml:"consume"`
+
+	Idempotency idempotency.Config `yaml:"idempotency"`
 }
 
 // DefaultConfig is a sidecar beside an application, with Sidestream's brokers.
@@ -55,6 +58,7 @@ func DefaultConfig() Config {
 		Spool:           spool.DefaultConfig(),
 		Limits:          limit.DefaultConfig(),
 		Consume:         consume.DefaultConfig(),
+		Idempotency:     idempotency.DefaultConfig(),
 	}
 }
 
@@ -100,6 +104,7 @@ func (c Config) Validate() error {
 		{"spool", c.Spool.Validate()},
 		{"limits", c.Limits.Validate()},
 		{"consume", c.Consume.Validate()},
+		{"idempotency", c.Idempotency.Validate()},
 	} {
 		if part.err != nil {
 			return fmt.Errorf("%s.%w", part.name, part.err)

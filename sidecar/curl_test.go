@@ -308,7 +308,6 @@ func TestEveryErrorIsJSON(t *testing.T) {
 		"both keys":          {r.do("POST", "/topics/one?key=a&key64=YQ==", "x"), 400, api.CodeBadRequest},
 		"ack":                {r.do("POST", "/topics/one?ack=none", "x"), 400, api.CodeBadRequest},
 		"spool id":           {r.do("GET", "/spool/x", ""), 404, api.CodeNotFound},
-		"idempotency":        {r.do("POST", "/topics/one", "x", "Idempotency-Key: 1"), 400, api.CodeBadRequest},
 		"bad flag":           {r.do("POST", "/groups/g/topics/one/pull?raw=maybe", ""), 400, api.CodeBadRequest},
 		"bad topic":          {r.do("POST", "/topics/a%2Fb", "x"), 400, api.CodeBadRequest},
 		"bad group":          {r.do("GET", "/groups/a%20b", ""), 400, api.CodeBadRequest},

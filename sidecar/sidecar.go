@@ -20,6 +20,7 @@ import (
 
 	"sidestream/discovery"
 	"sidestream/sidecar/api"
+	"sidestream/sidecar/idempotency"
 	"sidestream/sidecar/limit"
 	"sidestream/sidecar/offsets"
 	"sidestream/sidecar/publish"
@@ -40,8 +41,9 @@ type Sidecar struct {
 	presence     *presence
 	up           *upstream.Upstream
 	publisher    *publish.Publisher
-	spool        *spool.Spool // before the publisher
-	limited      *limit.Publisher // the outermost around publisher
+	spool        *spool.Spool      // before the publisher
+	keys         *idempotency.Keys // before the spool
+	limited      *limit.Publisher  // the outermost around publisher
 	local        *offsets.Local
 	checkpointer *offsets.Checkpointer
 	consumer     consumer
@@ -143,7 +145,10 @@ func (s *Sidecar) open(bound string) (err error) {
 	if s.spool, err = s.openSpool(); err != nil {
 		return err
 	}
-	s.limited, err = limit.New(s.cfg.Limits, s.spool, limit.Options{Timeout: s.cfg.Publish.Timeout, Registerer: s.registry})
+	if s.keys, err = s.openKeys(); err != nil {
+		return err
+	}
+	s.limited, err = limit.New(s.cfg.Limits, s.keys, limit.Options{Timeout: s.cfg.Publish.Timeout, Registerer: s.registry})
 	if err != nil {
 		return err
 	}
@@ -259,6 +264,7 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 		}
 		return nil
 	})
+	s.timed("Idempotency-Keys", func(context.Context) error { return s.keys.Close() })
 	s.timed("checkpoints", s.checkpointer.Close)
 	cancel()
 	wg.Wait() // no session is made any more
@@ -299,6 +305,11 @@ func (s *Sidecar) close() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		s.publisher.Close(ended) // does nothing after a clean stop
+	}
+	if s.keys != nil {
+		if err := s.keys.Close(); err != nil {
+			s.log.Error("closing the journal of Idempotency-Keys", zap.Error(err))
+		}
 	}
 	if s.local != nil {
 		if err := s.local.Close(); err != nil {

@@ -7,27 +7,30 @@ import (
 	"time"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/idempotency"
 	"sidestream/sidecar/limit"
 	"sidestream/sidecar/upstream"
 )
 
 // Status is the answer to GET /status, for people and the command line.
 type Status struct {
-	ID        string          `json:"id"`
-	Version   string          `json:"version"`
-	Address   string          `json:"address"`
-	Uptime    string          `json:"uptime"`
-	Ready     bool            `json:"ready"`  // as GET /readyz answers
-	Causes    []string        `json:"causes"` // what is amiss; there may be some while it is ready
-	Store     StoreStatus     `json:"store"`
-	Brokers   BrokersStatus   `json:"brokers"`
-	Publish   PublishStatus   `json:"publish"`
-	Spool     api.SpoolStatus `json:"spool"`
-	Consume   any             `json:"consume"`
-	SetAside  string          `json:"positions_set_aside,omitempty"` // an unreadable file of positions
-	DataDir   string          `json:"data_dir"`
-	Unix      string          `json:"unix,omitempty"`
-	Timestamp time.Time       `json:"now"`
+	ID       string          `json:"id"`
+	Version  string          `json:"version"`
+	Address  string          `json:"address"`
+	Uptime   string          `json:"uptime"`
+	Ready    bool            `json:"ready"`  // as GET /readyz answers
+	Causes   []string        `json:"causes"` // what is amiss; there may be some while it is ready
+	Store    StoreStatus     `json:"store"`
+	Brokers  BrokersStatus   `json:"brokers"`
+	Publish  PublishStatus   `json:"publish"`
+	Spool    api.SpoolStatus `json:"spool"`
+	Consume  any             `json:"consume"`
+	SetAside string          `json:"positions_set_aside,omitempty"` // an unreadable file of positions
+	DataDir  string          `json:"data_dir"`
+
+	Idempotency idempotency.Status `json:"idempotency"`
+	Unix        string             `json:"unix,omitempty"`
+	Timestamp   time.Time          `json:"now"`
 }
 
 // StoreStatus is how this sidecar stands with the coordination store.
@@ -70,8 +73,8 @@ func (s *Sidecar) status() any {
 		ID: s.id.ID, Version: Version, Address: s.Addr(), Uptime: time.Since(s.begun).Round(time.Second).String(),
 		Ready: ready, Causes: causes, Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
 		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered(), Limits: limitsStatus(s.limited.Limits())},
-		Spool:   s.spool.Status(),
-		Consume: s.consumer.Status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
+		Spool:       s.spool.Status(),
+		Idempotency: s.keys.Status(), Consume: s.consumer.Status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
 		Timestamp: time.Now(),
 	}
 	if st.Brokers.Seeds == nil {
@@ -99,6 +102,9 @@ func (s *Sidecar) causes() (causes []string, ready bool) {
 	}
 	if err := s.spool.Err(); err != nil {
 		causes = append(causes, "spool: "+err.Error())
+	}
+	if err := s.keys.Err(); err != nil {
+		causes = append(causes, "data_dir: requests with an Idempotency-Key are refused until a restart: "+err.Error())
 	}
 	return causes, ready
 }

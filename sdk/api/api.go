@@ -13,9 +13,12 @@ const (
 	HeaderCaller         = "Sidestream-Caller" // the application's name, for limits
 	HeaderIdempotencyKey = "Idempotency-Key"   // makes a repeated request safe
 	HeaderRetryAfter     = "Retry-After"       // seconds
-	HeaderPrefer         = "Prefer"            // respond-async (RFC 7240): a place in the spool will do while brokers are away
-	ContentTypeNDJSON    = "application/x-ndjson"
-	ContentTypeJSON      = "application/json"
+	// HeaderIdempotencyReplayed is true in an answer that is an earlier
+	// request's, with the same Idempotency-Key; nothing was written for it.
+	HeaderIdempotencyReplayed = "Idempotency-Replayed"
+	HeaderPrefer              = "Prefer" // respond-async (RFC 7240): a place in the spool will do while brokers are away
+	ContentTypeNDJSON         = "application/x-ndjson"
+	ContentTypeJSON           = "application/json"
 )
 
 // Published is the answer to POST /topics/T: 200 when the brokers have the

@@ -27,10 +27,13 @@ func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 		return o, bad("ack", ack, "all, leader or spool")
 	}
 	o.MaySpool = prefersAsync(c)
-	if len(c.Request.Header.Peek(api.HeaderIdempotencyKey)) > 0 {
-		return o, apiError(api.CodeBadRequest, "Idempotency-Key is not available yet: leave it out, and mind that a repeat after 504 may write the message twice")
-	}
 	var err error
+	if o.IdempotencyKey, err = idempotencyKey(c); err != nil {
+		return o, err
+	}
+	if o.IdempotencyKey != "" {
+		o.Replayed = func() { c.Response.Header.Set(api.HeaderIdempotencyReplayed, "true") }
+	}
 	if o.Caller, err = s.callerOf(c); err != nil {
 		return o, err
 	}

@@ -25,6 +25,7 @@ type entry struct {
 	opens   int           // how many of the fates are open
 	absents int           // how many are absent
 	places  places        // where the open ones may be
+	ask     bool          // the spool may hold open ones
 	flight  *flight       // what of it is still on its way; nil: nothing is
 
 	// Under Keys.mu alone.

@@ -16,7 +16,7 @@ func (k *Keys) load() (err error) {
 		if n.kind == noteIntent {
 			e = &entry{
 				key: n.key, request: n.request, topic: n.topic, ack: n.ack, batch: n.batch, count: n.count,
-				millis: n.millis, age: n.at.age, note: offset, keep: offset, opens: n.count, places: n.places,
+				millis: n.millis, age: n.at.age, note: offset, keep: offset, opens: n.count, places: n.places, ask: true,
 			}
 			k.add(e)
 			loaded++

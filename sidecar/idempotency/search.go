@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"sidestream/sidecar/publish"
 	"sidestream/sidecar/upstream"
 )
 
@@ -56,31 +55,28 @@ func (s *search) found(id string, f fate) {
 	}
 }
 
-// askSpool finds what the spool has. A request that asked for it has its
-// answer then; of another the record waits in the spool for its turn, and stays
-// open until it is written.
+// askSpool finds what the spool has, for entries that may be in it: those of an
+// earlier life, and those that asked for it. What it does not hold by now it never
+// will, so each is asked for once.
 func (s *search) askSpool() error {
-	if s.k.deps.Spool == nil || len(s.ids) == 0 {
+	set := map[string]struct{}{}
+	for id, t := range s.ids {
+		if t.j.e.ask {
+			set[id] = struct{}{}
+		}
+	}
+	if s.k.deps.Spool == nil || len(set) == 0 {
 		return nil
 	}
-	held, err := s.k.deps.Spool.Held(s.set())
+	held, err := s.k.deps.Spool.Held(set)
 	if err != nil {
 		return err
 	}
 	for id, r := range held {
-		t, ok := s.ids[id]
-		if !ok {
-			continue
-		}
-		if t.j.maySpool || t.j.e.ack == publish.AckSpool {
-			s.found(id, fateOf(r))
-			continue
-		}
-		if t.j.held == nil {
-			t.j.held = map[int]bool{}
-		}
-		t.j.held[t.i] = true
-		delete(s.ids, id)
+		s.found(id, fateOf(r))
+	}
+	for _, j := range s.jobs {
+		j.e.ask = false
 	}
 	return nil
 }
@@ -195,7 +191,7 @@ func (s *search) round(ctx context.Context, earlier *round) (*round, error) {
 func (s *search) from(t upstream.Topic, partition int32) (from int64, wanted, known bool) {
 	from, known = 1<<63-1, true
 	for _, j := range s.jobs {
-		if count(j.fates, open) == len(j.held) {
+		if count(j.fates, open) == 0 {
 			continue
 		}
 		offset, may := j.e.places.in(t.UUID, partition)

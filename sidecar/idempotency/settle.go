@@ -24,10 +24,7 @@ const (
 type job struct {
 	e     *entry
 	fates []fate
-	held  map[int]bool // records that are in the spool, to be written: not to be looked for
-
-	maySpool bool       // its caller takes a place in the spool for an answer
-	gone     *api.Error // the topic is not there
+	gone  *api.Error // the topic is not there
 }
 
 // signal wakes the settler.

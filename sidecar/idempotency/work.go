@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -84,7 +85,7 @@ func (w *work) settle() *api.Error {
 	if count(w.fates, open) == 0 {
 		return nil
 	}
-	j := &job{e: w.e, fates: w.fates, maySpool: w.o.MaySpool}
+	j := &job{e: w.e, fates: w.fates}
 	w.k.settle(w.ctx, []*job{j})
 	w.fates = j.fates
 	return j.gone
@@ -137,6 +138,7 @@ func (w *work) send(at []int) (errs []*api.Error, err error) {
 		errs[i] = r.Error
 	}
 	if count(w.fates, open) > 0 {
+		e.ask = w.o.Ack == publish.AckSpool
 		e.flight = f
 		if f.landed() {
 			w.fates = e.land(w.fates)
@@ -209,19 +211,24 @@ func (w *work) intend(at []int, where places) error {
 // pass passes records on, and has it noted when none of them is on its way.
 func (w *work) pass(ms []publish.Message, f *flight) ([]api.BatchResult, error) {
 	o := w.o
-	landed := o.Landed
+	landed, once := o.Landed, sync.Once{}
 	o.Landed = func(fates []api.BatchResult) {
-		if fates != nil {
-			f.fates = make([]fate, len(fates))
-			for i, r := range fates {
-				f.fates[i] = fateOf(r)
+		once.Do(func() {
+			if fates != nil {
+				f.fates = make([]fate, len(fates))
+				for i, r := range fates {
+					f.fates[i] = fateOf(r)
+				}
 			}
-		}
-		close(f.done)
-		w.k.signal()
-		if landed != nil {
-			landed(fates)
-		}
+			close(f.done)
+			w.k.signal()
+			if landed != nil {
+				landed(fates)
+			}
+		})
+	}
+	if o.Ack == publish.AckSpool {
+		defer o.Landed(nil) // it went to this host's disk, or nowhere
 	}
 	if w.batch {
 		return w.k.next.PublishBatch(w.ctx, w.topic, ms, o)

@@ -31,7 +31,9 @@ type Config struct {
 	Callers      map[string]string `yaml:"callers" live:"true" help:"Names of the applications that use the UNIX socket, by the user that they run as: www-data: shop, or 1001: shop. They need no header Sidestream-Caller, and may not take another name."`
 	Advertise    string            `yaml:"advertise" help:"host:port under which operators find this sidecar in the registry; empty means what listen is bound to."`
 
-	MaxRequestBytes    int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, 1024 to 1 GiB; a larger one is answered 413."`
+	MaxRequestBytes    int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, packed and unpacked, 1024 to 1 GiB; a larger one is answered 413. A batch that is answered as it goes may be larger."`
+	MaxRequestMemory   int64         `yaml:"max_request_memory" help:"Most bytes that the bodies of all requests under way take together beyond their first 64 KiB each, max_request_bytes to 1 TiB; further ones wait for a second and are answered 429."`
+	MaxConnections     int           `yaml:"max_connections" help:"Most connections to the API at a time, 1 to 1000000; one more is answered 503 and closed. Each costs some 40 KiB while it is used."`
 	DrainTimeout       time.Duration `yaml:"drain_timeout" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
 	CheckpointInterval time.Duration `yaml:"checkpoint_interval" help:"How often the positions of the groups are written to the coordination store, 1s to 24h: what another sidecar may repeat when this one dies; 0s means one second, or one for each hundred live sidecars where that is more."`
 	AutoCreateTopics   bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404."`
@@ -48,17 +50,19 @@ type Config struct {
 // DefaultConfig is a sidecar beside an application, with Sidestream's brokers.
 func DefaultConfig() Config {
 	return Config{
-		DataDir:         "/var/lib/sidestream/sidecar",
-		Listen:          "127.0.0.1:4100",
-		UnixMode:        "0660",
-		MaxRequestBytes: 16 << 20,
-		DrainTimeout:    15 * time.Second,
-		Kafka:           upstream.DefaultConfig(),
-		Publish:         publish.DefaultConfig(),
-		Spool:           spool.DefaultConfig(),
-		Limits:          limit.DefaultConfig(),
-		Consume:         consume.DefaultConfig(),
-		Idempotency:     idempotency.DefaultConfig(),
+		DataDir:          "/var/lib/sidestream/sidecar",
+		Listen:           "127.0.0.1:4100",
+		UnixMode:         "0660",
+		MaxRequestBytes:  16 << 20,
+		MaxRequestMemory: 256 << 20,
+		MaxConnections:   10_000,
+		DrainTimeout:     15 * time.Second,
+		Kafka:            upstream.DefaultConfig(),
+		Publish:          publish.DefaultConfig(),
+		Spool:            spool.DefaultConfig(),
+		Limits:           limit.DefaultConfig(),
+		Consume:          consume.DefaultConfig(),
+		Idempotency:      idempotency.DefaultConfig(),
 	}
 }
 
@@ -88,6 +92,12 @@ func (c Config) Validate() error {
 	}
 	if c.MaxRequestBytes < 1024 || c.MaxRequestBytes > 1<<30 {
 		return fmt.Errorf("max_request_bytes: got %d: use 1024 to %d", c.MaxRequestBytes, 1<<30)
+	}
+	if c.MaxRequestMemory < int64(c.MaxRequestBytes) || c.MaxRequestMemory > 1<<40 {
+		return fmt.Errorf("max_request_memory: got %d: use max_request_bytes (%d) to %d", c.MaxRequestMemory, c.MaxRequestBytes, int64(1<<40))
+	}
+	if c.MaxConnections < 1 || c.MaxConnections > 1_000_000 {
+		return fmt.Errorf("max_connections: got %d: use 1 to 1000000", c.MaxConnections)
 	}
 	if c.CheckpointInterval != 0 && (c.CheckpointInterval < time.Second || c.CheckpointInterval > 24*time.Hour) {
 		return fmt.Errorf("checkpoint_interval: got %q: use a duration from 1s to 24h, or 0s to have it chosen", c.CheckpointInterval)

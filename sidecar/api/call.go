@@ -23,7 +23,8 @@ import (
 // returns: fasthttp reuses its memory.
 type call struct {
 	*fasthttp.RequestCtx
-	args []string // the {…} elements of the path
+	args    []string  // the {…} elements of the path
+	arrived time.Time // with its body
 }
 
 // checkOptions refuses what the route does not take, since a misspelt option

@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -62,6 +63,7 @@ type conn struct {
 	wrote  bool     // something was written since
 	used   bool     // something was ever read
 	early  []byte   // what onGone read: the beginning of the next request
+	linger bool     // the client may still be sending when it is closed
 
 	peer                 uint32 // the user at the other side of a UNIX socket
 	peerKnown, peerAsked bool
@@ -124,10 +126,43 @@ func (c *conn) Close() error {
 	if !wrote {
 		c.fail()
 	}
+	c.mu.Lock()
+	linger := c.linger
+	c.linger = false
+	c.mu.Unlock()
+	if linger {
+		c.readOut()
+	}
 	c.l.mu.Lock()
 	delete(c.l.open, c)
 	c.l.mu.Unlock()
 	return c.Conn.Close()
+}
+
+// lingers has the connection closed in a way that lets the answer arrive though
+// the client is still sending.
+func (c *conn) lingers() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.linger = true
+}
+
+// Bounds of what is read of a client that is not listened to any more.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 16 << 20
+)
+
+// readOut ends our half, and reads what the client sends until it has seen
+// that: closing on bytes that were not read makes its kernel throw the answer
+// away.
+func (c *conn) readOut() {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) // if it fails the read below does
+	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
 func (c *conn) fail() {

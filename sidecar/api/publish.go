@@ -15,7 +15,7 @@ import (
 
 // publishOptionsOf reads the options that both forms of publishing take.
 func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
-	o := publish.Options{Begun: c.Time()}
+	o := publish.Options{Begun: c.arrived}
 	switch ack, ok := c.option("ack"); {
 	case !ok, ack == "all":
 		o.Ack = publish.AckAll

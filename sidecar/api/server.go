@@ -76,6 +76,8 @@ type Options struct {
 	Listen         string // as configured, for the Host check
 	AllowedHosts   []string
 	MaxRequestSize int           // bytes of a request's body
+	MaxBodyMemory  int64         // bytes of all bodies under way; 0: no limit
+	MaxConnections int           // 0: fasthttp's default, 262144
 	MaxBatch       int           // messages of a batch
 	MaxTimeout     time.Duration // longest ?timeout
 	ReadTimeout    time.Duration // for one request to arrive; 0: 1 minute
@@ -94,6 +96,7 @@ type Server struct {
 	guard   guard
 	router  router
 	metrics *metrics
+	memory  *bodyMemory
 	http    *fasthttp.Server
 
 	ctx      context.Context // ends when the server drains: long polls end with it
@@ -113,7 +116,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Logger == nil {
 		opt.Logger = zap.NewNop()
 	}
-	s := &Server{opt: opt, log: opt.Logger, guard: newGuard(opt.Listen, opt.AllowedHosts)}
+	s := &Server{opt: opt, log: opt.Logger, guard: newGuard(opt.Listen, opt.AllowedHosts), memory: newBodyMemory(opt.MaxBodyMemory)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.SetUsers(opt.Users)
 	var err error
@@ -128,6 +131,8 @@ func New(opt Options) (*Server, error) {
 		ExpectHandler:                s.expect,
 		Name:                         "sidestream",
 		MaxRequestBodySize:           opt.MaxRequestSize,
+		StreamRequestBody:            true, // bodies are read by readBody, in bounded memory
+		Concurrency:                  orMany(opt.MaxConnections),
 		ReadTimeout:                  orDefault(opt.ReadTimeout, time.Minute),
 		IdleTimeout:                  orDefault(opt.IdleTimeout, 5*time.Minute),
 		WriteTimeout:                 orDefault(opt.WriteTimeout, time.Minute),
@@ -145,6 +150,13 @@ func orDefault(d, def time.Duration) time.Duration {
 		return def
 	}
 	return d
+}
+
+func orMany(connections int) int {
+	if connections == 0 {
+		return fasthttp.DefaultConcurrency
+	}
+	return connections
 }
 
 // quiet is fasthttp's log: what it says is of clients that broke off.
@@ -222,19 +234,19 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.refuse(ctx, noRoute(ctx, allowed))
 		return
 	}
-	c := &call{RequestCtx: ctx, args: args}
-	err := c.checkOptions(found.options)
-	if encoding := ctx.Request.Header.Peek("Content-Encoding"); err == nil && len(encoding) > 0 && string(encoding) != "identity" {
-		err = apiError(api.CodeBadRequest, fmt.Sprintf("Content-Encoding %q is not available: send the body as it is", encoding))
-	}
-	if err == nil && found.refusedInDrain && s.draining.Load() {
-		err = draining()
-	}
-	if err == nil {
-		err = found.handle(c)
-	}
-	if err != nil {
-		s.refuse(ctx, asError(err))
+	if body, ok := s.readBody(ctx); ok {
+		c := &call{RequestCtx: ctx, args: args, arrived: time.Now()}
+		err := c.checkOptions(found.options)
+		if err == nil && found.refusedInDrain && s.draining.Load() {
+			err = draining()
+		}
+		if err == nil {
+			err = found.handle(c)
+		}
+		if err != nil {
+			s.refuse(ctx, asError(err))
+		}
+		body.free(s.memory)
 	}
 	found.histo.Observe(time.Since(begun).Seconds())
 	s.metrics.count(found, ctx.Response.StatusCode())

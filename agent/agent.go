@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
 	"sidestream/agent/committed"
@@ -31,6 +32,7 @@ type Agent struct {
 	cfg      Config
 	store    discovery.Store
 	log      *zap.Logger
+	spare    *zap.Logger // for what clients can cause at any rate: the first of equal lines in ten seconds
 	open     func(broker.Config, broker.Options) (host, error)
 	heldIn   func() ([]broker.Held, error) // what the folder has, before the broker is opened
 	registry *prometheus.Registry
@@ -80,6 +82,13 @@ type host interface {
 	Close(context.Context) error
 }
 
+// sparing lets one of equal lines through in ten seconds.
+func sparing(log *zap.Logger) *zap.Logger {
+	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, 10*time.Second, 1, 0)
+	}))
+}
+
 // New makes an agent; nothing is opened before Run. A nil log is none.
 func New(cfg Config, store discovery.Store, log *zap.Logger) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
@@ -91,7 +100,7 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Agent, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a := &Agent{
-		cfg: cfg, store: store, log: log, registry: registry, metrics: newMetrics(registry),
+		cfg: cfg, store: store, log: log, spare: sparing(log), registry: registry, metrics: newMetrics(registry),
 		ready: make(chan struct{}),
 		wake:  make(chan struct{}, 1), stand: make(chan struct{}, 1), suspects: make(chan struct{}, 1), rebuilds: make(chan struct{}, 1),
 		identityTurn: make(chan struct{}, 1),

@@ -265,7 +265,7 @@ var errStoreAway = fmt.Errorf("%w: the coordination store does not answer: nothi
 func (a *Agent) unavailable(err error) error {
 	switch {
 	case errors.Is(err, discovery.ErrUnavailable):
-		a.log.Warn("a change or reading of metadata was refused: the coordination store does not answer", zap.Error(err))
+		a.spare.Warn("a change or reading of metadata was refused: the coordination store does not answer", zap.Error(err))
 		return errStoreAway
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return err

@@ -34,7 +34,7 @@ func (a *Agent) NextProducerIDs(ctx context.Context) (first, count int64, err er
 		if err == nil {
 			return first, count, nil
 		}
-		a.log.Info("producer ids are drawn by lot: the coordination store gives none", zap.Error(err))
+		a.spare.Info("producer ids are drawn by lot: the coordination store gives none", zap.Error(err))
 	}
 	return drawProducerIDs(rand.Uint64()), drawn, nil
 }

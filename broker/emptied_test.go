@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"sidestream/broker"
 	"sidestream/broker/record/recordtest"
 )
 
@@ -56,5 +57,26 @@ func TestAnEmptiedFolderIsTold(t *testing.T) {
 				t.Errorf("alarms at the next start: %q", a)
 			}
 		})
+	}
+}
+
+// Where the whole folder is gone, only the epoch under which the partition is to be led tells that there was a log.
+func TestAFolderThatIsGoneIsTold(t *testing.T) {
+	w := start(t)
+	id := w.topic("t", 1, nil)
+	if got := w.dial().put("t", recordtest.Batch(recordtest.Spec{Values: []string{"a", "b"}})); got.ErrorCode != 0 {
+		t.Fatalf("%+v", got)
+	}
+	w.close()
+	noError(t, os.RemoveAll(filepath.Join(w.cfg.DataDir, "t-0")))
+	w.open()
+	noError(t, w.b.Lead(broker.Lead{Topic: "t", ID: id, Count: 1, Epoch: 2, Replicas: []int32{selfID}, ISR: []int32{selfID}}))
+	if a := w.b.Alarms(); len(a) != 1 || !strings.Contains(a[0], "t-0 is damaged") || !strings.Contains(a[0], "begins again at offset 0") {
+		t.Errorf("alarms: %q", a)
+	}
+	// A topic that is led for the first time is no loss.
+	w.topic("fresh", 1, nil)
+	if a := w.b.Alarms(); len(a) != 1 {
+		t.Errorf("alarms: %q", a)
 	}
 }

@@ -21,7 +21,7 @@ type holding struct {
 	key  holdingKey
 	turn chan struct{} // holds one token: who has it may change the folder, which takes I/O
 
-	begun bool // the folder was there at the start: without any file of a log it has lost them
+	begun bool // there was a log: without any file of one it was lost; written by who has the turn
 
 	mu      sync.Mutex // guards everything below
 	dir     string     // "" until the folder has a place

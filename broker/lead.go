@@ -108,6 +108,7 @@ func (b *Broker) prepare(h *holding, want description) error {
 		if dir, err = b.claim(h, fmt.Sprintf("%s/%s-%d", d.path, want.Topic, want.Partition)); err != nil {
 			return err
 		}
+		h.begun = want.ledBefore()
 	}
 	if !have.equal(want) || h.isBehind() {
 		if have.Topic == "" {
@@ -166,9 +167,9 @@ func (b *Broker) catchUp(h *holding) {
 }
 
 // mayBegin refuses to begin a partition anew that was led before while a log directory cannot be read: its records may
-// lie there. A partition is led for the first time at epoch 1 at most.
+// lie there.
 func (b *Broker) mayBegin(want description) error {
-	if want.Epoch <= 1 {
+	if !want.ledBefore() {
 		return nil
 	}
 	for _, d := range b.logDirs {

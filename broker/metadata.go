@@ -32,6 +32,9 @@ func (d description) equal(o description) bool {
 		maps.Equal(d.Configs, o.Configs)
 }
 
+// ledBefore tells whether the partition was led before, somewhere: the first time is at epoch 1 at most.
+func (d description) ledBefore() bool { return d.Epoch > 1 }
+
 func (d description) encode() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "version: 0\ntopic_id: %s\n", d.ID.Base64())

@@ -23,7 +23,9 @@ type partition struct {
 	log   *commitlog.Log
 	dir   *logDir
 	zlog  *zap.Logger
-	m     *metrics
+
+	complained atomic.Int64 // when it last did, Unix nanoseconds
+	m          *metrics
 
 	epoch    atomic.Int32
 	keyed    atomic.Bool  // compacted: only records with keys
@@ -50,6 +52,15 @@ type durable struct {
 	end  int64
 	base int64
 	done func(kafka.Appended)
+}
+
+// complainEvery is how often a partition says that it cannot do what clients ask for, who may ask at any rate.
+const complainEvery = 10 * time.Second
+
+func (p *partition) complain(now time.Time, what string, err error) {
+	if last := p.complained.Load(); now.UnixNano()-last >= int64(complainEvery) && p.complained.CompareAndSwap(last, now.UnixNano()) {
+		p.zlog.Warn(what, zap.Error(err))
+	}
 }
 
 func newPartition(topic string, id UUID, index int32, log *commitlog.Log, dir *logDir, zlog *zap.Logger, m *metrics) *partition {

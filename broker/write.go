@@ -132,7 +132,7 @@ func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolic
 		}
 		if p.dir.took(err) || err != nil && !errors.Is(err, commitlog.ErrNoSpace) {
 			if err != nil {
-				p.zlog.Warn("append failed", zap.Error(err))
+				p.complain(begun, "append failed", err)
 			} else {
 				p.zlog.Info("the log directory has room again", zap.String("directory", p.dir.path))
 			}

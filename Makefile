@@ -19,9 +19,10 @@ demo: build ## Run the main job end to end on 9,999 page views
 test: consul ## Run all tests with the race detector
 	$(GO) test -race -timeout 20m -p 2 ./...
 
-# CHAOS='-faults.seed=7' repeats the order of a run; see also -faults.keep.
-chaos: consul ## Let everything fail for ten minutes, in an order of a seed (two minutes of it are in make test)
-	$(GO) test -race -count=1 -v -timeout 40m ./ops/chaos -run 'TestRandomFaults|TestChecker' -faults.for=10m $(CHAOS)
+# CHAOS='-faults.seed=7' repeats the order of a run; see also -faults.keep, and
+# -publish.seed and -publish.keep of the publishers' run.
+chaos: consul ## Let everything fail for ten minutes, in an order of a seed, under consumers and then under publishers (three minutes of it are in make test)
+	$(GO) test -race -count=1 -v -timeout 60m ./ops/chaos -run 'TestRandomFaults|TestChecker|TestPublish' -faults.for=10m -publish.for=10m $(CHAOS)
 
 # discoverytest is test code that is imported, which -ignoretests cannot know.
 lint: ## gofmt, go vet, staticcheck, errcheck

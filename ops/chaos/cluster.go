@@ -24,6 +24,9 @@ type Options struct {
 	HostAgents         bool          // every sidecar has a Consul agent of its own, as hosts have
 	Spare              int           // sidecars that are made and not started, beside the others
 	Keep               string        // folder for data and logs that outlives the test; "": none does
+	Wires              bool          // what goes between the sidecars and the brokers goes over wires that can fail
+	SmallDisks         bool          // the first agent and the first sidecar have disks that can be full, if this machine allows it
+	Sidecar            string        // more of the sidecars' configuration
 }
 
 // Cluster is a Consul, agents and sidecars, each a process of its own. The
@@ -33,6 +36,8 @@ type Cluster struct {
 	Agents   []*Process
 	Sidecars []*Process
 	Spares   []*Process
+	Wires    []*Wire           // in front of the agents' brokers
+	Disks    map[*Process]Disk // those that can be full
 
 	t   testing.TB
 	bin string
@@ -58,7 +63,7 @@ func Start(t testing.TB, agents, sidecars int, o Options) *Cluster {
 	c.Consul = discoverytest.Start(t, filepath.Join(c.dir, "consul"))
 	host := fmt.Sprintf("127.0.77.%d", 1+hosts.Add(1)%250)
 	for i := range agents {
-		c.Agents = append(c.Agents, c.agent(host, i))
+		c.Agents = append(c.Agents, c.agent(host, i, o))
 	}
 	for i := range sidecars + o.Spare {
 		p := c.sidecar(host, i, o)
@@ -66,6 +71,16 @@ func Start(t testing.TB, agents, sidecars int, o Options) *Cluster {
 			c.Sidecars = append(c.Sidecars, p)
 		} else {
 			c.Spares = append(c.Spares, p)
+		}
+	}
+	if o.SmallDisks {
+		c.Disks = map[*Process]Disk{}
+		for _, p := range []*Process{c.Agents[0], c.Sidecars[0]} {
+			if d, err := mountSmall(t, filepath.Join(c.dir, p.Name)); err != nil {
+				t.Logf("no disk will be full: %v", err)
+			} else {
+				c.Disks[p] = d
+			}
 		}
 	}
 	t.Cleanup(c.stop)
@@ -84,10 +99,16 @@ func Start(t testing.TB, agents, sidecars int, o Options) *Cluster {
 	return c
 }
 
-func (c *Cluster) agent(host string, i int) *Process {
+func (c *Cluster) agent(host string, i int, o Options) *Process {
 	http := net.JoinHostPort(host, strconv.Itoa(freePort(c.t, host)))
 	kafka := net.JoinHostPort(host, strconv.Itoa(freePort(c.t, host)))
 	name := fmt.Sprintf("agent-%d", i+1)
+	advertise := ""
+	if o.Wires {
+		w := NewWire(c.t, net.JoinHostPort(host, strconv.Itoa(freePort(c.t, host))), kafka)
+		c.Wires = append(c.Wires, w)
+		advertise = w.Addr
+	}
 	return c.process(name, http, "agent", fmt.Sprintf(`
 data_dir: %s
 id: %d
@@ -95,7 +116,8 @@ rack: rack-%d
 listen: %s
 broker:
   listen: %s
-`, filepath.Join(c.dir, name), i+1, i+1, http, kafka), c.Consul)
+  advertise: "%s"
+`, filepath.Join(c.dir, name), i+1, i+1, http, kafka, advertise), c.Consul)
 }
 
 func (c *Cluster) sidecar(host string, i int, o Options) *Process {
@@ -113,7 +135,7 @@ func (c *Cluster) sidecar(host string, i int, o Options) *Process {
 id: %s
 data_dir: %s
 listen: %s
-%s`, name, filepath.Join(c.dir, name), http, more), consul)
+%s%s`, name, filepath.Join(c.dir, name), http, more, o.Sidecar), consul)
 }
 
 func (c *Cluster) process(name, http, command, config string, consul *discoverytest.Consul) *Process {

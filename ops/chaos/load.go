@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,14 +29,7 @@ type Load struct {
 	publishing, consuming context.CancelFunc
 	publishers, consumers sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
-	targets map[*Process]*target
-}
-
-// target is a sidecar as the load knows it.
-type target struct {
-	faulty  bool      // whatever happens there has a reason
-	changed time.Time // when faulty last changed
+	*targets
 }
 
 // consumer is one application of a group at one sidecar.
@@ -59,40 +51,7 @@ const (
 
 // NewLoad makes a load on the sidecars; Start begins it.
 func NewLoad(topic string, groups map[string]*Checker, seed uint64, l *Ledger, ps ...*Process) *Load {
-	load := &Load{Topic: topic, Publishers: 4, groups: groups, ledger: l, seed: seed, targets: map[*Process]*target{}}
-	for _, p := range ps {
-		load.targets[p] = &target{}
-	}
-	return load
-}
-
-// Faulty says that a sidecar is (or is no more) in a state in which it need not
-// answer.
-func (l *Load) Faulty(p *Process, is bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.targets[p].faulty, l.targets[p].changed = is, time.Now()
-}
-
-// Healthy lists the sidecars that are not faulty, by name.
-func (l *Load) Healthy() (ps []*Process) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for p, t := range l.targets {
-		if !t.faulty {
-			ps = append(ps, p)
-		}
-	}
-	slices.SortFunc(ps, func(a, b *Process) int { return strings.Compare(a.Name, b.Name) })
-	return ps
-}
-
-// excused says whether a sidecar was faulty at any time since.
-func (l *Load) excused(p *Process, since time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := l.targets[p]
-	return t.faulty || !t.changed.Before(since)
+	return &Load{Topic: topic, Publishers: 4, groups: groups, ledger: l, seed: seed, targets: newTargets(ps)}
 }
 
 // Start begins to publish and to consume.
@@ -104,7 +63,7 @@ func (l *Load) Start() {
 		l.publishers.Go(func() { l.publish(publishing, w) })
 	}
 	n := uint64(0)
-	for p := range l.targets {
+	for _, p := range l.list {
 		for group, checker := range l.groups {
 			for range consumersOfEach {
 				n++

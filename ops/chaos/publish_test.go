@@ -1,0 +1,132 @@
+package chaos
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+var (
+	publishFor  = flag.Duration("publish.for", 0, "how long TestPublishFaults lets faults happen; 0: each once, and short")
+	publishSeed = flag.Uint64("publish.seed", 0, "order of the faults and behaviour of the applications of TestPublishFaults; 0: another each time")
+	publishKeep = flag.String("publish.keep", "", "folder for the data and logs of TestPublishFaults, which outlives it")
+)
+
+// Applications publish in every way through two sidecars, and everything fails in
+// turn, in an order of the seed. Then the log is read: no answer was a lie.
+func TestPublishFaults(t *testing.T) {
+	const partitions = 8
+	seed := *publishSeed
+	if seed == 0 {
+		seed = rand.Uint64N(1_000_000)
+	}
+	t.Logf("repeat with: go test -race -count=1 -timeout 60m ./ops/chaos -run TestPublishFaults -publish.for=%v -publish.seed=%d", *publishFor, seed)
+	c := Start(t, 2, 2, Options{Wires: true, SmallDisks: true, Keep: *publishKeep, Sidecar: publishConfig})
+	c.CreateTopic("events", partitions)
+	load := NewPublishers("events", partitions, seed, manners, c.Sidecars...)
+	r := &PublishRun{t: t, rng: rand.New(rand.NewPCG(seed, 7)), c: c, load: load, most: 3 * time.Second}
+	if *publishFor > 0 {
+		r.most = 8 * time.Second
+	}
+	watching, stopWatching := context.WithCancel(t.Context())
+	var watchers sync.WaitGroup
+	watchers.Go(func() { r.stalls.Watch(watching) })
+	load.Start()
+	defer func() {
+		stopWatching()
+		watchers.Wait()
+		load.Stop()
+		t.Logf("messages and requests: %v", load.Checker.Counts())
+		tell(t, load.Checker.Broken())
+	}()
+	r.well()
+	began := time.Now()
+	r.Round(publishFaults, began.Add(time.Hour)) // each once, whatever it takes
+	for end := began.Add(*publishFor); time.Now().Before(end); {
+		r.Round(publishDoubles, end)
+		r.Round(publishFaults, end)
+	}
+	load.Stop()
+	r.settled()
+	brokers := []string{c.Wires[0].Addr, c.Wires[1].Addr}
+	log := readLog(t, brokers, "events")
+	load.Checker.Finish(log)
+	r.spoolFates(log)
+	t.Logf("%d messages are in the log", len(log))
+	counts := load.Checker.Counts()
+	for _, want := range wanted {
+		if counts[want] == 0 {
+			t.Errorf("the faults did not bring about every outcome: %q never happened", want)
+		}
+	}
+	publishSeen(t, brokers, load.Checker)
+}
+
+// publishConfig is of the sidecars: less than the defaults, so that limits are met.
+var publishConfig = fmt.Sprintf(`
+publish:
+  max_message_bytes: %d
+`, largest)
+
+// wanted are the outcomes without which a run has shown little.
+var wanted = []string{"written", "refused", "unknown", "brokers_unavailable", "message_too_large", "bad_record"}
+
+func tell(t *testing.T, broken map[string][]string) {
+	t.Helper()
+	for _, rule := range slices.Sorted(maps.Keys(broken)) {
+		t.Errorf("%s, %d times:\n%s", rule, len(broken[rule]), strings.Join(broken[rule][:min(len(broken[rule]), 12)], "\n"))
+	}
+}
+
+// publishSeen writes to the log what no answer allows, and demands that the
+// checker sees it.
+func publishSeen(t *testing.T, brokers []string, c *PublishChecker) {
+	t.Helper()
+	if len(c.Broken()) > 0 {
+		return // nothing more could be seen
+	}
+	seen := NewPublishChecker()
+	seen.posts = c.posts
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic("events"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for _, which := range []fate{fateWritten, fateRefused} {
+		m := anyOf(c, which)
+		if err := cl.ProduceSync(t.Context(), &kgo.Record{Key: []byte(m.key), Value: []byte(m.value)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen.Finish(readLog(t, brokers, "events"))
+	for _, rule := range []string{ruleTwice, ruleRefused} {
+		if len(seen.Broken()[rule]) != 1 {
+			t.Errorf("a copy of a message and a message that was refused are in the log, and the checker says %v", seen.Broken())
+		}
+	}
+}
+
+// anyOf is a message of a fate.
+func anyOf(c *PublishChecker, which fate) sent {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, posts := range c.posts {
+		for _, p := range posts {
+			for _, m := range p.messages {
+				if m.outcome.fate == which && m.partition < 0 {
+					return m
+				}
+			}
+		}
+	}
+	return sent{}
+}

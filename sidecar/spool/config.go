@@ -21,6 +21,18 @@ type Config struct {
 	MaxMessageSize int           `yaml:"-"` // bytes; publish.max_message_bytes
 	Timeout        time.Duration `yaml:"-"` // publish.timeout
 	AutoCreate     bool          `yaml:"-"` // auto_create_topics
+
+	// What only tests change; zero: as follows from the rest.
+	SegmentBytes int64         `yaml:"-"` // of the journal
+	KeepEvery    time.Duration `yaml:"-"` // marks are written when something has changed
+	ReclaimEvery time.Duration `yaml:"-"` // the journal's room is given back
+}
+
+func (c Config) segmentBytes() int64 {
+	if c.SegmentBytes > 0 {
+		return c.SegmentBytes
+	}
+	return min(max(c.MaxBytes/64, 16<<20), 1<<30)
 }
 
 // Values of OnFull and OnAge.

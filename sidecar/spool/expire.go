@@ -45,5 +45,5 @@ func (s *Spool) isFirst(l *lane) bool {
 // taken again: it goes by whole segments.
 func (s *Spool) hasRoom() bool {
 	s.reclaim()
-	return s.journal.Size()+2*journalConfig(s.cfg.MaxBytes).SegmentBytes <= s.cfg.MaxBytes
+	return s.journal.Size()+2*s.cfg.segmentBytes() <= s.cfg.MaxBytes
 }

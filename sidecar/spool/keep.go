@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -15,7 +16,7 @@ const (
 // keepMarks writes the marks when one is wanted, and each second what has come
 // to be; then it gives back the room of what is settled.
 func (s *Spool) keepMarks() {
-	tick := time.NewTicker(keepEvery)
+	tick := time.NewTicker(cmp.Or(s.cfg.KeepEvery, keepEvery))
 	defer tick.Stop()
 	var reclaimed time.Time
 	for {
@@ -43,7 +44,7 @@ func (s *Spool) keepMarks() {
 			continue
 		}
 		now := time.Now()
-		if s.journal.Size() > journalConfig(s.cfg.MaxBytes).SegmentBytes || now.Sub(reclaimed) >= reclaimEvery {
+		if s.journal.Size() > s.cfg.segmentBytes() || now.Sub(reclaimed) >= cmp.Or(s.cfg.ReclaimEvery, reclaimEvery) {
 			reclaimed = now
 			s.reclaim()
 		}

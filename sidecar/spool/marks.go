@@ -48,23 +48,39 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// openMarks opens the file and returns the marks of its newer sound half.
+// openMarks opens the file and returns the marks of its newer sound half. The
+// error is errMarksLost, with a fresh file, when there is none or it cannot be read.
 func openMarks(fsys disk.FS, dir string) (*marksFile, []mark, error) {
 	m := &marksFile{fsys: fsys, dir: dir, half: marksHalf}
 	name := dir + "/" + marksName
-	b, err := disk.ReadFile(fsys, name)
+	marks, err := m.read(name)
+	if errors.Is(err, errMarksLost) {
+		if made := m.make(nil); made != nil {
+			return nil, nil, made
+		}
+		return m, nil, err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	m.f, err = fsys.OpenFile(name, os.O_RDWR, 0o600)
+	return m, marks, err
+}
+
+// errMarksLost says that nothing is known of what was sent.
+var errMarksLost = errors.New("the marks are lost")
+
+func (m *marksFile) read(name string) ([]mark, error) {
+	b, err := disk.ReadFile(m.fsys, name)
 	var marks []mark
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := m.make(nil); err != nil {
-			return nil, nil, err
-		}
-		return m, nil, nil
+		return nil, fmt.Errorf("%w: %w", errMarksLost, err)
 	case err != nil:
-		return nil, nil, err
+		return nil, err
 	}
 	if len(b)%2 != 0 || len(b) < 2*marksHeader {
-		return nil, nil, fmt.Errorf("%s: %d bytes: it is no file of marks", name, len(b))
+		return nil, fmt.Errorf("%w: %s has %d bytes", errMarksLost, name, len(b))
 	}
 	m.half = int64(len(b) / 2)
 	sound := false
@@ -76,15 +92,14 @@ func openMarks(fsys disk.FS, dir string) (*marksFile, []mark, error) {
 		}
 		var list []mark
 		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%w: %s: %w", errMarksLost, name, err)
 		}
 		m.gen, m.newer, marks, sound = gen, int64(i), list, true
 	}
 	if !sound {
-		return nil, nil, fmt.Errorf("%s: neither half of it is sound", name)
+		return nil, fmt.Errorf("%w: neither half of %s is sound", errMarksLost, name)
 	}
-	m.f, err = fsys.OpenFile(name, os.O_RDWR, 0o600)
-	return m, marks, err
+	return marks, nil
 }
 
 func parseHalf(b []byte) (gen uint64, body []byte, ok bool) {

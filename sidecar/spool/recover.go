@@ -5,8 +5,8 @@ import (
 )
 
 // recover finds by the marks and the journal what is to be sent. Nothing else
-// runs yet.
-func (s *Spool) recover(marks []mark) error {
+// runs yet. Without marks everything may have been sent, to anywhere.
+func (s *Spool) recover(marks []mark, lost bool) error {
 	for _, m := range marks {
 		l := s.laneOf(m.key())
 		l.settled, l.upto, l.from, l.onDisk = m.Settled, m.Upto, m.From, m
@@ -35,6 +35,9 @@ func (s *Spool) recover(marks []mark) error {
 	}
 	s.registered = end
 	for _, l := range s.lanes {
+		if lost {
+			l.from, l.upto = 0, l.last
+		}
 		l.unsure = l.isPending() && l.from >= 0 && l.upto > l.settled
 	}
 	return nil

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,34 +163,59 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 }
 
 func (s *Spool) open() (err error) {
-	if err := s.fsys.MkdirAll(s.dir, 0o700); err != nil {
+	// The folders themselves must outlive a power cut.
+	journal := s.dir + "/" + journalName
+	if err := s.fsys.MkdirAll(journal, 0o700); err != nil {
 		return err
+	}
+	for _, dir := range []string{path.Dir(s.dir), s.dir} {
+		if err := s.fsys.SyncDir(dir); err != nil {
+			return err
+		}
 	}
 	if s.nonce, err = readNonce(s.fsys, s.dir); err != nil {
 		return err
 	}
-	if s.memory, err = openMemory(s.fsys, s.dir); err != nil {
+	if s.memory, err = openMemory(s.fsys, s.dir); errors.Is(err, errMemoryLost) {
+		// The outcomes have the topics' numbers, which are given anew.
+		s.log.Error("the spool's file of topics cannot be read and is begun anew; what became of earlier messages is forgotten", zap.Error(err))
+		err = ignoreMissing(s.fsys.Remove(s.dir + "/" + outcomesName))
+	}
+	if err != nil {
 		return err
 	}
 	if s.outcomes, err = openOutcomes(s.fsys, s.dir, s.cfg.Outcomes); err != nil {
 		return err
 	}
 	var marks []mark
-	if s.marks, marks, err = openMarks(s.fsys, s.dir); err != nil {
+	s.marks, marks, err = openMarks(s.fsys, s.dir)
+	lost := errors.Is(err, errMarksLost)
+	if err != nil && !lost {
 		return err
 	}
-	s.journal, err = commitlog.Open(s.fsys, s.dir+"/"+journalName, journalConfig(s.cfg.MaxBytes), commitlog.Options{Logger: s.log})
+	why := err
+	s.journal, err = commitlog.Open(s.fsys, journal, journalConfig(s.cfg), commitlog.Options{Logger: s.log})
 	if err != nil {
 		return err
 	}
-	return s.recover(marks)
+	if lost = lost && s.journal.EndOffset() > 0; lost {
+		s.log.Error("the spool's marks are lost: what may have been sent is looked for in whole partitions", zap.Error(why))
+	}
+	return s.recover(marks, lost)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // journalConfig keeps everything until it is settled, in segments that are
 // removed as it is.
-func journalConfig(maxBytes int64) commitlog.Config {
+func journalConfig(cfg Config) commitlog.Config {
 	c := commitlog.DefaultConfig()
-	c.SegmentBytes = min(max(maxBytes/64, 16<<20), 1<<30)
+	c.SegmentBytes = cfg.segmentBytes()
 	c.SegmentAge = 100 * 365 * 24 * time.Hour
 	c.Retention, c.RetentionBytes = -1, -1
 	c.MaxBatchBytes = 1<<31 - 1

@@ -38,6 +38,9 @@ type known struct {
 
 const topicsName = "topics.json"
 
+// errMemoryLost says that the file cannot be read, so that nothing is remembered.
+var errMemoryLost = errors.New("the topics are forgotten")
+
 func openMemory(fsys disk.FS, dir string) (*memory, error) {
 	m := &memory{fsys: fsys, dir: dir, save: make(turn, 1), topics: map[string]*known{}}
 	b, err := disk.ReadFile(fsys, dir+"/"+topicsName)
@@ -49,11 +52,13 @@ func openMemory(fsys disk.FS, dir string) (*memory, error) {
 	}
 	var list []known
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", topicsName, err)
+		return m, fmt.Errorf("%w: %s: %w", errMemoryLost, topicsName, err)
 	}
 	for i := range list {
 		if int(list[i].Number) != i {
-			return nil, fmt.Errorf("%s: topic %s has number %d, want %d", topicsName, list[i].Name, list[i].Number, i)
+			clear(m.topics)
+			m.names = nil
+			return m, fmt.Errorf("%w: %s: topic %s has number %d, want %d", errMemoryLost, topicsName, list[i].Name, list[i].Number, i)
 		}
 		m.topics[list[i].Name] = &list[i]
 		m.names = append(m.names, list[i].Name)

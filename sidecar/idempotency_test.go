@@ -1,9 +1,11 @@
 package sidecar
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -194,5 +196,100 @@ func TestRepeatAfterAKill(t *testing.T) {
 				t.Error("the metrics do not tell it")
 			}
 		})
+	}
+}
+
+// A repeat gets the id of the same spooled message: at once, after it is written,
+// and after a crash between the spool's sync and the note of its answer, while it
+// waits and once it is written.
+func TestRepeatIntoTheSpool(t *testing.T) {
+	r := newRig(t, nil)
+	into[api.Published](t, r.do("POST", "/topics/one?ack=spool", "0"), 202) // the topic is known from then on
+	for end := time.Now().Add(20 * time.Second); r.sidecar.spool.Status().Pending > 0 && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	there := r.cfg.Kafka.Bootstrap
+	r.cfg.Kafka.Bootstrap = []string{"127.0.0.1:1"} // the brokers are away
+	r.start()
+	first := r.do("POST", "/topics/one?ack=spool", "1", withKey+"k")
+	done := into[api.Published](t, first, 202)
+	lines := `{"value":"2"}` + "\n" + `{"value":"3","key":"x"}`
+	batch := r.do("POST", "/topics/one/batch?ack=spool", lines, withKey+"b")
+	into[api.BatchPublished](t, batch, 202)
+	again := r.do("POST", "/topics/one?ack=spool", "1", withKey+"k")
+	if again.status != 202 || string(again.body) != string(first.body) || again.header.Get(api.HeaderIdempotencyReplayed) != "true" {
+		t.Errorf("at once: %s, want %s", again, first)
+	}
+	whole, cut := t.TempDir(), t.TempDir()
+	for _, dir := range []string{whole, cut} {
+		if err := os.CopyFS(dir, os.DirFS(r.cfg.DataDir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	// The journal as a crash may leave it: the intents without the fates.
+	loseFates(t, cut+"/idempotency/00000000000000000000.log", 1, 3)
+
+	r.cfg.DataDir = cut
+	r.start()
+	lost := r.do("POST", "/topics/one?ack=spool", "1", withKey+"k")
+	if got := into[api.Published](t, lost, 202); got != done || lost.header.Get(api.HeaderIdempotencyReplayed) != "true" {
+		t.Errorf("after a crash: %s, want %s", lost, first)
+	}
+	if got := r.do("POST", "/topics/one/batch?ack=spool", lines, withKey+"b"); got.status != 202 || string(got.body) != string(batch.body) {
+		t.Errorf("after a crash: %s, want %s", got, batch)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	r.cfg.DataDir, r.cfg.Kafka.Bootstrap = whole, there
+	r.start()
+	if ev := r.spooled(done.SpoolID); ev.State != api.SpoolWritten {
+		t.Fatalf("%+v", ev)
+	}
+	for _, x := range []struct{ path, body, key, want string }{
+		{"/topics/one?ack=spool", "1", "k", string(first.body)},
+		{"/topics/one/batch?ack=spool", lines, "b", string(batch.body)},
+	} {
+		if got := r.do("POST", x.path, x.body, withKey+x.key); got.status != 202 || string(got.body) != x.want {
+			t.Errorf("once it is written: %s, want %s", got, x.want)
+		}
+	}
+	if ms := r.peek("one", 0); len(ms) != 4 {
+		t.Errorf("%d records, want 4", len(ms))
+	}
+}
+
+// loseFates takes batches out of a journal, by number, and all that follow the
+// last of them; the others are numbered anew.
+func loseFates(t *testing.T, name string, lost ...int) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []byte
+	n, next := 0, uint64(0)
+	for len(b) > 0 {
+		size := 12 + int(binary.BigEndian.Uint32(b[8:])) // Kafka protocol guide, RecordBatch
+		if !slices.Contains(lost, n) {
+			binary.BigEndian.PutUint64(b, next)
+			kept = append(kept, b[:size]...)
+			next++
+		}
+		b = b[size:]
+		n++
+	}
+	if n != lost[len(lost)-1]+1 {
+		t.Fatalf("the journal has %d notes", n)
+	}
+	if err := os.WriteFile(name, kept, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -113,7 +113,8 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Retry says how calls are repeated. A publish is repeated only when the
 // sidecar said that nothing was written (429 and 503) or could not be
-// connected to, never when its outcome is unknown.
+// connected to, never when its outcome is unknown, unless it has an
+// [IdempotencyKey].
 type Retry struct {
 	Attempts int           // in all, the first included; 0 and 1: no repeat
 	Longest  time.Duration // longest wait before a repeat, also of a Retry-After; 0: 10 s

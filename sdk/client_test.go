@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -111,6 +112,38 @@ func TestPublishSpellsTheRequest(t *testing.T) {
 	}
 	if got.URL.Query().Get("key64") != base64.StdEncoding.EncodeToString([]byte{0xff}) {
 		t.Errorf("a key that is not UTF-8 went as %s", got.URL.RawQuery)
+	}
+}
+
+// A publish whose outcome is not known is repeated if it has a key to be known by.
+func TestRepeatsWithAnIdempotencyKey(t *testing.T) {
+	var keys []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys = append(keys, r.Header.Get("Idempotency-Key"))
+		switch len(keys) {
+		case 1:
+			refuse(api.CodeUnknownOutcome, "")(w)
+		case 2:
+			panic(http.ErrAbortHandler) // the connection breaks
+		default:
+			answer(w, 200, api.Published{Offset: 7})
+		}
+	}))
+	defer server.Close()
+	c, err := sdk.New(server.URL, sdk.WithRetry(sdk.Retry{Attempts: 5, Longest: time.Millisecond}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if at, err := c.Publish(t.Context(), "t", sdk.Message{Value: []byte("x")}, sdk.IdempotencyKey("k 1")); err != nil || at.Offset != 7 {
+		t.Errorf("%+v, %v", at, err)
+	}
+	if !slices.Equal(keys, []string{"k 1", "k 1", "k 1"}) {
+		t.Errorf("sent %q", keys)
+	}
+	keys = nil
+	if _, err := c.PublishLines(t.Context(), "t", []byte("x")); !errors.Is(err, &api.Error{Code: api.CodeUnknownOutcome}) || len(keys) != 1 {
+		t.Errorf("without a key: %v, sent %d times", err, len(keys))
 	}
 }
 

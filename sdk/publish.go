@@ -52,12 +52,28 @@ func KeyField(name string) PublishOption {
 	return func(o *publishOptions) { o.query.Set("key_field", name) }
 }
 
+// IdempotencyKey makes the publish safe to repeat: a further one with the same key
+// and the same messages, to the same sidecar, gets the first one's answer and
+// writes nothing twice. Use a key of its own for each publish, and keep it until
+// there is an answer. With [WithRetry] it is then also repeated when the outcome
+// is unknown or the connection breaks.
+func IdempotencyKey(key string) PublishOption {
+	return func(o *publishOptions) { o.header.Set(api.HeaderIdempotencyKey, key) }
+}
+
 func applyPublish(options []PublishOption) publishOptions {
 	o := publishOptions{query: url.Values{}, header: http.Header{}}
 	for _, apply := range options {
 		apply(&o)
 	}
 	return o
+}
+
+// request is a publish to a path. What has an idempotency key may be sent again
+// after anything.
+func (o publishOptions) request(path string, body []byte, contentType string) request {
+	return request{method: http.MethodPost, path: path, query: o.query, header: o.header, body: body, contentType: contentType,
+		repeatable: o.header.Get(api.HeaderIdempotencyKey) != ""}
 }
 
 // Publish writes one event and returns where it is: with the default ack it is
@@ -81,8 +97,7 @@ func (c *Client) Publish(ctx context.Context, topic string, m Message, options .
 		o.header.Add(api.HeaderRecord, h.Name+"="+h.Value)
 	}
 	var answer api.Published
-	err := c.call(ctx, request{method: http.MethodPost, path: pathOf("topics", topic), query: o.query,
-		header: o.header, body: m.Value, contentType: "application/octet-stream"}, &answer)
+	err := c.call(ctx, o.request(pathOf("topics", topic), m.Value, "application/octet-stream"), &answer)
 	return answer, err
 }
 
@@ -120,8 +135,7 @@ func (c *Client) PublishNDJSON(ctx context.Context, topic string, records []byte
 func (c *Client) publishBody(ctx context.Context, topic string, body []byte, options []PublishOption) (api.BatchPublished, error) {
 	o := applyPublish(options)
 	var answer api.BatchPublished
-	err := c.call(ctx, request{method: http.MethodPost, path: pathOf("topics", topic, "batch"), query: o.query,
-		header: o.header, body: body, contentType: api.ContentTypeNDJSON}, &answer)
+	err := c.call(ctx, o.request(pathOf("topics", topic, "batch"), body, api.ContentTypeNDJSON), &answer)
 	return answer, err
 }
 

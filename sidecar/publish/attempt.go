@@ -10,34 +10,33 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"sidestream/sidecar/upstream"
 )
 
 // attempt is a produce request that makes its batch at the moment in which the
 // client appends it to what it writes next.
 type attempt struct {
 	kmsg.ProduceRequest
-	lane     *lane
-	appended bool
+	lane      *lane
+	appended  bool
+	topic     [1]kmsg.ProduceRequestTopic
+	partition [1]kmsg.ProduceRequestTopicPartition
 }
 
 // produceTimeout is how long the broker may wait for replicas.
 const produceTimeout = 10 * time.Second
 
-func newAttempt(l *lane, t upstream.Topic) *attempt {
+// newAttempt makes the request of a lane, to be used again for each of its
+// attempts: the client lets go of it before it returns.
+func newAttempt(l *lane) *attempt {
 	a := &attempt{lane: l}
 	a.Acks = -1
 	if l.ack == AckLeader {
 		a.Acks = 1
 	}
 	a.TimeoutMillis = int32(produceTimeout.Milliseconds())
-	rt := kmsg.NewProduceRequestTopic()
-	rt.Topic, rt.TopicID = t.Name, topicID(t.UUID) // by name up to version 12, by id from then on
-	rp := kmsg.NewProduceRequestTopicPartition()
-	rp.Partition = l.partition
-	rt.Partitions = append(rt.Partitions, rp)
-	a.Topics = append(a.Topics, rt)
+	a.partition[0].Partition = l.partition
+	a.topic[0].Topic, a.topic[0].TopicID = l.topic, topicID(l.uuid) // by name up to version 12, by id from then on
+	a.topic[0].Partitions = a.partition[:]
 	return a
 }
 
@@ -51,7 +50,8 @@ func (a *attempt) AppendTo(dst []byte) []byte {
 	if a.lane.b.empty() { // a request for nothing, which is answered at once
 		a.Topics = nil
 	} else {
-		a.Topics[0].Partitions[0].Records = *a.lane.b.buf
+		a.Topics = a.topic[:]
+		a.partition[0].Records = *a.lane.b.buf
 	}
 	return a.ProduceRequest.AppendTo(dst)
 }

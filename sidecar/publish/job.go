@@ -18,18 +18,25 @@ type job struct {
 	ms     []Message
 	now    time.Time // the time of messages that have none
 	pieces []piece
-	done   chan struct{} // of room for one: filled when all has landed while the caller is there
+	done   chan struct{} // of room for one: filled once for a caller that waits, when all has landed or its time is over
 	room   room          // what it takes of the buffer
 	wait   until
-	timer  *time.Timer
 
 	// mu guards what follows, and the pieces; it is held while messages are
 	// encoded, never across I/O.
 	mu      sync.Mutex
 	results []api.BatchResult
 	left    int  // messages that have not landed
+	told    bool // done has been filled, or is about to be, or nobody looks at it
 	gone    bool // the caller has left
 	late    func(fates []api.BatchResult)
+
+	// alarm tells the caller that its time is over. It is not stopped when the
+	// caller has its answer: when it goes off, it looks for whom it is now. So a
+	// job that is used again and again costs no timer each time.
+	alarm   *time.Timer
+	alarmAt time.Time // when it goes off; zero: it does not
+	waiting bool
 
 	// Of a request with one message.
 	oneMessage [1]Message
@@ -58,7 +65,7 @@ var singles = sync.Pool{New: func() any {
 func newSingle(m Message) *job {
 	j := singles.Get().(*job)
 	j.oneMessage[0] = m
-	j.ms, j.results, j.left = j.oneMessage[:], j.oneResult[:], 1
+	j.ms, j.results, j.left, j.told = j.oneMessage[:], j.oneResult[:], 1, false
 	j.results[0] = api.BatchResult{}
 	return j
 }
@@ -103,20 +110,82 @@ func (j *job) refuse(i int, err *api.Error) {
 // settled counts n messages off; mu is held, and released.
 func (j *job) settled(n int) {
 	j.left -= n
-	over, gone, late := j.left == 0, j.gone, j.late
+	over, gone, told, late := j.left == 0, j.gone, j.told, j.late
 	fates := j.results
+	j.told = j.told || over
 	j.mu.Unlock()
 	if !over {
 		return
 	}
 	if !gone {
-		j.done <- struct{}{} // the caller's own from here on
+		if !told {
+			j.done <- struct{}{} // the caller's own from here on
+		}
 		return
 	}
 	j.room.free()
 	if late != nil {
 		late(fates)
 	}
+}
+
+// hasLanded waits until all has landed; false when the caller's time is over first.
+func (j *job) hasLanded() bool {
+	j.mu.Lock()
+	j.waiting = true
+	if j.alarmAt.IsZero() || j.wait.deadline.Before(j.alarmAt) {
+		j.alarmAt = j.wait.deadline
+		if j.alarm == nil {
+			j.alarm = time.AfterFunc(time.Until(j.alarmAt), j.ring)
+		} else {
+			j.alarm.Reset(time.Until(j.alarmAt))
+		}
+	}
+	j.mu.Unlock()
+	if ended := j.wait.Context.Done(); ended == nil {
+		<-j.done
+	} else {
+		select {
+		case <-j.done:
+		case <-ended:
+			j.turnAway()
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.waiting = false
+	if len(j.ms) > 1 {
+		j.alarm.Stop() // it would keep the messages
+	}
+	return j.left == 0
+}
+
+// turnAway has nobody fill done any more, and empties it.
+func (j *job) turnAway() {
+	j.mu.Lock()
+	told := j.told
+	j.told = true
+	j.mu.Unlock()
+	if told {
+		<-j.done
+	}
+}
+
+// ring is the alarm.
+func (j *job) ring() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.alarmAt = time.Time{}
+	if !j.waiting || j.told {
+		return
+	}
+	if left := time.Until(j.wait.deadline); left > 0 {
+		j.alarmAt = j.wait.deadline
+		j.alarm.Reset(left)
+		return
+	}
+	j.told = true
+	j.done <- struct{}{} // it has room: nobody else has told
 }
 
 // leave is the caller's when its time is over: what is on its way is unheard,
@@ -126,7 +195,6 @@ func (j *job) leave(unheard *api.Error, unsent func(*lane) *api.Error, late func
 	j.mu.Lock()
 	if j.left == 0 { // just now
 		j.mu.Unlock()
-		<-j.done
 		return j.results, true
 	}
 	j.gone = true

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,17 +38,21 @@ type lane struct {
 
 	// What follows is the sending goroutine's own, and of the client's that
 	// writes its request while it waits.
-	taken []*piece // off the queue, in order; from head on not yet in a batch
-	head  int
-	b     batch
-	tries int // in a row that brought nothing
-	id    producerID
-	next  int32 // sequence number of the next batch
+	taken   []*piece // off the queue, in order; from head on not yet in a batch
+	head    int
+	b       batch
+	request *attempt
+	tries   int // in a row that brought nothing
+	id      producerID
+	next    int32 // sequence number of the next batch
 	// A batch that was refused for one of its records is sent in smaller ones
 	// until the records that were in it are through.
 	most    int // records of a batch; 0: any number
 	mostFor int // records still to be sent so
 }
+
+// gatherMost is how many requests are not waited for any more.
+const gatherMost = 256
 
 // span is a part of a piece in a batch.
 type span struct {
@@ -125,7 +130,12 @@ func (l *lane) attempt() {
 		}
 		l.next = 0
 	}
-	a := newAttempt(l, t)
+	if l.request == nil {
+		l.request = newAttempt(l)
+	}
+	a := l.request
+	a.appended = false
+	l.gather()
 	before := l.p.writes.to(part.Leader)
 	resp, err := l.p.request(l.ack, part.Leader, a)
 	switch {
@@ -136,6 +146,22 @@ func (l *lane) attempt() {
 		l.unheard(err)
 	default:
 		l.answered(a.resultIn(resp, l.partition))
+	}
+}
+
+// gather lets those in who are about to enter, as long as some come: a batch
+// costs the same, large or small. On a host that is idle nobody comes, and no
+// time passes.
+func (l *lane) gather() {
+	for waiting := -1; ; {
+		l.mu.Lock()
+		n := len(l.queue)
+		l.mu.Unlock()
+		if n == waiting || n > gatherMost {
+			return
+		}
+		waiting = n
+		runtime.Gosched()
 	}
 }
 
@@ -387,6 +413,7 @@ func (l *lane) fill(version int16) {
 		buffers.Put(buf)
 		return
 	}
+	l.p.metrics.by[l.ack].batches.Inc()
 	b = l.compress(b, version)
 	sealBatch(b, *f)
 	*buf = b

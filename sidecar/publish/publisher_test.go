@@ -27,7 +27,7 @@ type rig struct {
 	cluster *kfake.Cluster
 }
 
-func newRig(t *testing.T, change func(*Config), opts ...kfake.Opt) rig {
+func newRig(t testing.TB, change func(*Config), opts ...kfake.Opt) rig {
 	t.Helper()
 	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(4, "t"), kfake.SeedTopics(1, "one")}, opts...)...)
 	if err != nil {
@@ -322,7 +322,7 @@ func TestBrokerStoppedBeforeTheMessage(t *testing.T) {
 	}
 	j.room.begun = true
 	r.state(&top).enter(r.Publisher, &top, j, AckAll)
-	if j.settledIn(&j.wait) {
+	if j.hasLanded() {
 		t.Fatalf("landed with %+v", j.results)
 	}
 	got, landed := j.leave(unknown("one", ""), unsent(3*time.Second), nil)

@@ -104,7 +104,7 @@ func (p *Publisher) send(topic string, j *job, o Options, batch bool) (results [
 		return nil, true, err
 	}
 	ctx := &j.wait
-	if ctx.Err() != nil {
+	if !j.now.Before(ctx.deadline) || ctx.Context.Err() != nil {
 		return nil, true, late(o.Timeout)
 	}
 	t, err := p.topic(ctx, topic)
@@ -130,7 +130,7 @@ func (p *Publisher) send(topic string, j *job, o Options, batch bool) (results [
 	if o.Entered != nil {
 		o.Entered()
 	}
-	if len(j.pieces) > 0 && !j.settledIn(ctx) {
+	if len(j.pieces) > 0 && !j.hasLanded() {
 		results, landed = j.leave(unknown(topic, "no answer from the brokers in time; it may still be written"), unsent(o.Timeout), o.Landed)
 	} else {
 		results, landed = j.results, true
@@ -307,28 +307,6 @@ func (s *topicState) lane(p *Publisher, t *upstream.Topic, ack Ack, id int32) *l
 		(*lanes)[id] = l
 	}
 	return l
-}
-
-// settledIn waits until all has landed; false when ctx ends first.
-func (j *job) settledIn(ctx *until) bool {
-	select {
-	case <-j.done:
-		return true
-	default:
-	}
-	if j.timer == nil {
-		j.timer = time.NewTimer(time.Until(ctx.deadline))
-	} else {
-		j.timer.Reset(time.Until(ctx.deadline))
-	}
-	defer j.timer.Stop()
-	select {
-	case <-j.done:
-		return true
-	case <-j.timer.C:
-	case <-ctx.Context.Done():
-	}
-	return false
 }
 
 // unsent is the error of a message that its lane has not sent in time.

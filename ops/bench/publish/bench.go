@@ -50,8 +50,10 @@ func steps() [][]contender {
 // outcome is what one measurement gave.
 type outcome struct {
 	measure.Result
-	client time.Duration // processor time of the load program
-	front  int64         // highest anonymous memory of the process that is spoken to
+	client   time.Duration // processor time of the load program
+	front    int64         // highest anonymous memory of the process that is spoken to
+	frontCPU time.Duration // processor time of that process
+	batch    float64       // messages of a record batch, of ours; else NaN
 }
 
 func (o outcome) clientCPU() float64 { return o.client.Seconds() * 1e6 / float64(o.Records) }
@@ -112,8 +114,8 @@ func (b *bench) measure(ctx context.Context, step []contender) error {
 			if round >= 0 {
 				b.results[c] = append(b.results[c], r)
 			}
-			measure.Progress("%-16s %2d %-21s %9.0f events/s  CPU %.2f µs/event, client %.2f  p50 %v p99 %v  %d MB", c.name(), round+1, c.server,
-				r.Rate(), r.CPUPerRecord(), r.clientCPU(), measure.Share(r.Latencies, 0.5), measure.Share(r.Latencies, 0.99), r.front>>20)
+			measure.Progress("%-16s %2d %-21s %9.0f events/s  CPU %.2f µs/event (front %.2f), client %.2f  p50 %v p99 %v  %d MB  %.0f a batch", c.name(), round+1, c.server,
+				r.Rate(), r.CPUPerRecord(), r.frontCPU.Seconds()*1e6/float64(r.Records), r.clientCPU(), measure.Share(r.Latencies, 0.5), measure.Share(r.Latencies, 0.99), r.front>>20, r.batch)
 		}
 	}
 	return nil
@@ -153,7 +155,13 @@ func (b *bench) once(ctx context.Context, c contender, round int) (r outcome, er
 	if b.o.profile != "" && round >= 0 {
 		m.Profile = filepath.Join(b.o.profile, fmt.Sprintf("%s-%d-", strings.ReplaceAll(c.name(), " ", "-"), round+1))
 	}
-	front := measure.Watch(m.Processes[len(m.Processes)-1].PID())
+	pid := m.Processes[len(m.Processes)-1].PID()
+	frontBefore, err := measure.CPUOf(pid)
+	if err != nil {
+		return r, err
+	}
+	recordsBefore, batchesBefore := counts(ctx, s)
+	front := measure.Watch(pid)
 	var requests int64
 	var times []time.Duration
 	r.Result, err = m.Run(func() (err error) {
@@ -169,9 +177,31 @@ func (b *bench) once(ctx context.Context, c contender, round int) (r outcome, er
 		return err
 	})
 	r.front = front()
+	if after, err := measure.CPUOf(pid); err == nil {
+		r.frontCPU = after - frontBefore
+	}
+	records, batches := counts(ctx, s)
+	r.batch = (records - recordsBefore) / (batches - batchesBefore)
 	r.Records, r.Latencies = requests*int64(c.events), times
 	r.Bytes = r.Records * eventSize
 	return r, err
+}
+
+// counts are the messages and the record batches that our sidecar has written; 0
+// of other servers.
+func counts(ctx context.Context, s system) (records, batches float64) {
+	w, ok := s.(*web)
+	if !ok || w.topics == nil {
+		return 0, 0
+	}
+	const suffix = `_total{ack="all"}`
+	sidecar := *w.all[len(w.all)-1]
+	sidecar.HTTP = sidecar.Addr
+	c, err := sidecar.Counters(ctx, "sidestream_publish_records"+suffix, "sidestream_publish_batches"+suffix)
+	if err != nil {
+		return 0, 0
+	}
+	return c["sidestream_publish_records"+suffix], c["sidestream_publish_batches"+suffix]
 }
 
 // system is a running server, started at its first use.

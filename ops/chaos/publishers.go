@@ -84,6 +84,9 @@ var manners = []manner{
 	{name: "all to partitions", acks: []string{"all"}, order: byPartition, batch: 5, wrong: true},
 	{name: "leader", acks: []string{"leader"}, order: byKey, batch: 5},
 	{name: "all or leader without order", acks: []string{"all", "leader"}, batch: 5, wrong: true},
+	{name: "key", acks: []string{"all"}, order: byKey, batch: 3, keyed: true},
+	{name: "key to partitions", acks: []string{"all", "leader"}, order: byPartition, batch: 5, keyed: true},
+	{name: "key without order", acks: []string{"all"}, batch: 5, keyed: true},
 }
 
 // NewPublishers makes publishers of every manner at each sidecar.

@@ -27,15 +27,15 @@ type Config struct {
 	UnixMode     string            `yaml:"unix_mode" help:"Permissions of the UNIX socket in octal: who may write to it may use the API."`
 	UnixGroup    string            `yaml:"unix_group" help:"Group of the UNIX socket, by name or number; empty means the process's own."`
 	AllowRemote  bool              `yaml:"allow_remote" help:"Allow listen to be an address that other hosts can reach; the API asks nobody who they are."`
-	AllowedHosts []string          `yaml:"allowed_hosts" help:"Further names that requests may carry in their Host header, beside localhost and the address listened on."`
+	AllowedHosts []string          `yaml:"allowed_hosts" live:"true" help:"Further names that requests may carry in their Host header, beside localhost and the address listened on."`
 	Callers      map[string]string `yaml:"callers" live:"true" help:"Names of the applications that use the UNIX socket, by the user that they run as: www-data: shop, or 1001: shop. They need no header Sidestream-Caller, and may not take another name."`
 	Advertise    string            `yaml:"advertise" help:"host:port under which operators find this sidecar in the registry; empty means what listen is bound to."`
 
 	MaxRequestBytes    int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, packed and unpacked, 1024 to 1 GiB; a larger one is answered 413. A batch that is answered as it goes may be larger."`
 	MaxRequestMemory   int64         `yaml:"max_request_memory" help:"Most bytes that the bodies of all requests under way take together beyond their first 64 KiB each, max_request_bytes to 1 TiB; further ones wait for a second and are answered 429."`
 	MaxConnections     int           `yaml:"max_connections" help:"Most connections to the API at a time, 1 to 1000000; one more is answered 503 and closed. Each costs some 40 KiB while it is used."`
-	DrainTimeout       time.Duration `yaml:"drain_timeout" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
-	CheckpointInterval time.Duration `yaml:"checkpoint_interval" help:"How often the positions of the groups are written to the coordination store, 1s to 24h: what another sidecar may repeat when this one dies; 0s means one second, or one for each hundred live sidecars where that is more."`
+	DrainTimeout       time.Duration `yaml:"drain_timeout" live:"true" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
+	CheckpointInterval time.Duration `yaml:"checkpoint_interval" live:"true" help:"How often the positions of the groups are written to the coordination store, 1s to 24h: what another sidecar may repeat when this one dies; 0s means one second, or one for each hundred live sidecars where that is more."`
 	AutoCreateTopics   bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404."`
 
 	Kafka   upstream.Config `yaml:"kafka"`

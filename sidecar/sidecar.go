@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +31,8 @@ import (
 
 // Sidecar is one sidecar. Make it with New, run it once with Run.
 type Sidecar struct {
-	cfg   Config
+	cfg   Config                 // as it was started with
+	live  atomic.Pointer[Config] // as it was last reloaded: the keys that may change are read here
 	store discovery.Store
 	log   *zap.Logger
 	ready chan struct{}
@@ -48,6 +50,7 @@ type Sidecar struct {
 	checkpointer *offsets.Checkpointer
 	consumer     consumer
 	http         *api.Server
+	reloads      *reloads
 	brokers      brokerCheck
 	disk         diskCheck
 	begun        time.Time
@@ -70,7 +73,9 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Sidecar, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	return &Sidecar{cfg: cfg, store: store, log: log, ready: make(chan struct{}), drain: make(chan struct{})}, nil
+	s := &Sidecar{cfg: cfg, store: store, log: log, ready: make(chan struct{}), drain: make(chan struct{})}
+	s.live.Store(&cfg)
+	return s, nil
 }
 
 // Ready is closed once the API answers. Brokers and the store may still be
@@ -127,6 +132,9 @@ func (s *Sidecar) open(bound string) (err error) {
 	s.registry = prometheus.NewRegistry()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
+	if s.reloads, err = newReloads(s.registry); err != nil {
+		return fmt.Errorf("metrics of reloads: %w", err)
+	}
 	address := s.cfg.Advertise
 	if address == "" {
 		address = bound
@@ -164,8 +172,8 @@ func (s *Sidecar) open(bound string) (err error) {
 	s.checkpointer = offsets.NewCheckpointer(s.store, offsets.CheckpointOptions{
 		Owner: s.id.ID, Nonce: s.id.Nonce, Logger: s.log.Named("checkpoint"), Registerer: s.registry,
 		Interval: func() time.Duration {
-			if s.cfg.CheckpointInterval > 0 {
-				return s.cfg.CheckpointInterval
+			if every := s.live.Load().CheckpointInterval; every > 0 {
+				return every
 			}
 			return offsets.CheckpointInterval(s.presence.liveSidecars())
 		},
@@ -280,7 +288,7 @@ func (s *Sidecar) closeConsumer() {
 
 // timed is one step of the stop under its bounded time.
 func (s *Sidecar) timed(what string, step func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.live.Load().DrainTimeout)
 	defer cancel()
 	if err := step(ctx); err != nil {
 		s.log.Warn("stopping: "+what, zap.Error(err))

@@ -25,6 +25,7 @@ type Status struct {
 	Publish  PublishStatus   `json:"publish"`
 	Spool    api.SpoolStatus `json:"spool"`
 	Consume  any             `json:"consume"`
+	Config   ReloadStatus    `json:"config"`                        // how what is in force came about
 	SetAside string          `json:"positions_set_aside,omitempty"` // an unreadable file of positions
 	DataDir  string          `json:"data_dir"`
 
@@ -74,7 +75,7 @@ func (s *Sidecar) status() any {
 		Ready: ready, Causes: causes, Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
 		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered(), Limits: limitsStatus(s.limited.Limits())},
 		Spool:       s.spool.Status(),
-		Idempotency: s.keys.Status(), Consume: s.consumer.Status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
+		Idempotency: s.keys.Status(), Consume: s.consumer.Status(), Config: s.reloads.get(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
 		Timestamp: time.Now(),
 	}
 	if st.Brokers.Seeds == nil {

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"sidestream/agent"
 	"sidestream/discovery"
@@ -21,7 +24,8 @@ speaks the Kafka protocol; the agent registers it in Consul, elects a controller
 and takes the lead of partitions.
 
 Settings come from a YAML file (--config), the environment and flags, the later
-winning. "sidestream config check agent" shows what is in effect.`,
+winning. "sidestream config check agent" shows what is in effect. SIGHUP reads
+them again: what can change while the agent runs changes.`,
 		Example: `  sidestream agent --config /etc/sidestream/agent.yaml
   sidestream agent --data-dir /srv/sidestream --rack a --consul-address 127.0.0.1:8500`,
 		Args: usage(noArgs),
@@ -29,12 +33,17 @@ winning. "sidestream config check agent" shows what is in effect.`,
 			if _, err := loadSettings(cmd, cfg); err != nil {
 				return err
 			}
-			return withConsul(cfg.Consul, cfg.Log, func(store discovery.Store, log *zap.Logger) error {
+			return withConsul(cfg.Consul, cfg.Log, func(store discovery.Store, log *zap.Logger, level zap.AtomicLevel) error {
 				a, err := agent.New(cfg.Config, store, log)
 				if err != nil {
 					return err
 				}
-				return serve(cmd.Context(), log, "agent", a)
+				r := &reloader[*agentSettings]{
+					running: cfg, log: log,
+					read:  func() (*agentSettings, error) { return reread(cmd, defaultAgent()) },
+					apply: func(next *agentSettings) error { return level.UnmarshalText([]byte(next.Log.Level)) },
+				}
+				return serve(cmd.Context(), log, "agent", a, r.reload)
 			})
 		},
 	}
@@ -43,8 +52,8 @@ winning. "sidestream config check agent" shows what is in effect.`,
 }
 
 // withConsul runs a server on a logger and a Consul store, and closes both.
-func withConsul(cfg discovery.ConsulConfig, logging logSettings, run func(discovery.Store, *zap.Logger) error) error {
-	log, err := newLogger(logging)
+func withConsul(cfg discovery.ConsulConfig, logging logSettings, run func(discovery.Store, *zap.Logger, zap.AtomicLevel) error) error {
+	log, level, err := newLogger(logging)
 	if err != nil {
 		return err
 	}
@@ -53,7 +62,7 @@ func withConsul(cfg discovery.ConsulConfig, logging logSettings, run func(discov
 	if err != nil {
 		return usageError{err}
 	}
-	return errors.Join(run(store, log), store.Close())
+	return errors.Join(run(store, log, level), store.Close())
 }
 
 // server is what the agent and the sidecar have in common.
@@ -62,8 +71,12 @@ type server interface {
 	Ready() <-chan struct{}
 }
 
-// serve runs a server until ctx ends and logs its beginning and end.
-func serve(ctx context.Context, log *zap.Logger, name string, s server) error {
+// serve runs a server until ctx ends and logs its beginning and end. SIGHUP
+// calls reload once the server is ready.
+func serve(ctx context.Context, log *zap.Logger, name string, s server, reload func()) error {
+	hangup := make(chan os.Signal, 1) // one that comes during a reload is followed by another
+	signal.Notify(hangup, unix.SIGHUP)
+	defer signal.Stop(hangup)
 	log.Info(name+" starts", zap.String("version", versionText()))
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -73,9 +86,15 @@ func serve(ctx context.Context, log *zap.Logger, name string, s server) error {
 	case err := <-done:
 		return err
 	}
-	err := <-done
-	if err == nil {
-		log.Info(name + " stopped")
+	for {
+		select {
+		case <-hangup:
+			reload()
+		case err := <-done:
+			if err == nil {
+				log.Info(name + " stopped")
+			}
+			return err
+		}
 	}
-	return err
 }

@@ -74,7 +74,7 @@ reads it checks that the process of its "pid" lives.`,
 			}
 			o.dataDir = dir
 		}
-		log, err := newLogger(o.log)
+		log, _, err := newLogger(o.log)
 		if err != nil {
 			return err
 		}

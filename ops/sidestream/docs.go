@@ -57,6 +57,8 @@ Lists are ` + "`a,b`" + ` and maps ` + "`k=v,k2=v2`" + ` in the environment and 
 
 ` + "`sidestream config check agent`" + ` (or ` + "`sidecar`" + `) prints the settings in effect and where each comes from, or every error. ` + "`sidestream dev`" + ` has flags of its own and reads no file.
 
+SIGHUP makes the agent and the sidecar read their settings again. Keys that say "SIGHUP changes it" are in force at once, others wait for a restart, and settings with an error change nothing ([runbook](runbooks.md#change-limits-and-other-settings-without-a-restart)).
+
 Consul's standard variables (` + "`CONSUL_HTTP_ADDR`, `CONSUL_HTTP_TOKEN`, `CONSUL_CACERT`" + ` and so on) are honoured where the ` + "`consul`" + ` section is silent; ` + "`config check`" + ` shows what they give.
 
 Sample files: [agent.yaml](../deploy/agent.yaml), [sidecar.yaml](../deploy/sidecar.yaml).

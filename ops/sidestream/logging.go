@@ -11,7 +11,7 @@ import (
 
 // logSettings are the log section of the servers' configuration.
 type logSettings struct {
-	Level  string `yaml:"level" help:"Least severity that is logged: debug, info, warn or error."`
+	Level  string `yaml:"level" live:"true" help:"Least severity that is logged: debug, info, warn or error."`
 	Format string `yaml:"format" help:"console for people, json for machines; auto takes console when standard error is a terminal."`
 }
 
@@ -34,14 +34,15 @@ func (s logSettings) Validate() error {
 	return fmt.Errorf("format: got %q: use auto, console or json", s.Format)
 }
 
-// newLogger logs to standard error. Settings that are not valid are an error.
-func newLogger(s logSettings) (*zap.Logger, error) {
+// newLogger logs to standard error, from the level on, which may be changed.
+// Settings that are not valid are an error.
+func newLogger(s logSettings) (*zap.Logger, zap.AtomicLevel, error) {
 	if err := s.Validate(); err != nil {
-		return nil, usageError{fmt.Errorf("log.%w", err)}
+		return nil, zap.AtomicLevel{}, usageError{fmt.Errorf("log.%w", err)}
 	}
-	level, err := zapcore.ParseLevel(s.Level)
+	level, err := zap.ParseAtomicLevel(s.Level)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, level, usageError{err}
 	}
 	var encoder zapcore.Encoder
 	if s.Format == "console" || s.Format == "auto" && term.IsTerminal(int(os.Stderr.Fd())) {
@@ -57,5 +58,5 @@ func newLogger(s logSettings) (*zap.Logger, error) {
 		c.TimeKey = "time"
 		encoder = zapcore.NewJSONEncoder(c)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), level)), nil
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), level)), level, nil
 }

@@ -29,6 +29,12 @@ func newGuard(listen string, more []string) guard {
 	return guard{hosts: slices.Compact(hosts)}
 }
 
+// SetHosts allows further names in Host headers, from the next request on.
+func (s *Server) SetHosts(more []string) {
+	g := newGuard(s.opt.Listen, more)
+	s.guard.Store(&g)
+}
+
 // check returns why a request is refused, nil when it is not. Sockets that no
 // browser reaches need no check.
 func (g guard) check(ctx *fasthttp.RequestCtx) *api.Error {

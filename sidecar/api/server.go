@@ -93,7 +93,7 @@ type Options struct {
 type Server struct {
 	opt     Options
 	log     *zap.Logger
-	guard   guard
+	guard   atomic.Pointer[guard]
 	router  router
 	metrics *metrics
 	memory  *bodyMemory
@@ -116,9 +116,10 @@ func New(opt Options) (*Server, error) {
 	if opt.Logger == nil {
 		opt.Logger = zap.NewNop()
 	}
-	s := &Server{opt: opt, log: opt.Logger, guard: newGuard(opt.Listen, opt.AllowedHosts), memory: newBodyMemory(opt.MaxBodyMemory)}
+	s := &Server{opt: opt, log: opt.Logger, memory: newBodyMemory(opt.MaxBodyMemory)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.SetUsers(opt.Users)
+	s.SetHosts(opt.AllowedHosts)
 	var err error
 	if s.metrics, err = newMetrics(opt.Registry); err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
@@ -225,7 +226,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // serve is every request.
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	begun := time.Now()
-	if e := s.guard.check(ctx); e != nil {
+	if e := s.guard.Load().check(ctx); e != nil {
 		s.refuse(ctx, e)
 		return
 	}
@@ -288,7 +289,7 @@ func join(list []string) string {
 
 // expect answers Expect: 100-continue.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	if e := s.guard.check(ctx); e != nil {
+	if e := s.guard.Load().check(ctx); e != nil {
 		s.refuse(ctx, e)
 		return e.Code.Status()
 	}

@@ -15,7 +15,7 @@ type Config struct {
 	BufferBytes     int64             `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
 	BufferRecords   int64             `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
 	Compression     string            `yaml:"compression" help:"none, gzip, snappy, lz4 or zstd: how batches are compressed on their way to the brokers and on their disks. gzip:1 to gzip:9, lz4:1 to lz4:9 and zstd:1 to zstd:22 choose a level."`
-	Topics          map[string]string `yaml:"topics" help:"What holds for single topics, by name, as words with a space between them: key_field=F takes the key of a message without one from its value's field F, or from what the JSON pointer F names; compression=C is a compression of the topic's own, as in orders: \"key_field=/user/id compression=zstd:9\"."`
+	Topics          map[string]string `yaml:"topics" live:"true" help:"What holds for single topics, by name, as words with a space between them: key_field=F takes the key of a message without one from its value's field F, or from what the JSON pointer F names; compression=C is a compression of the topic's own, as in orders: \"key_field=/user/id compression=zstd:9\"."`
 }
 
 // DefaultConfig is safe and unlimited.

@@ -11,6 +11,7 @@ import (
 type Field struct {
 	Path string // dotted YAML path, e.g. "kafka.client_id"
 	Help string // the help tag
+	Live bool   // the live tag: a reload may change it
 
 	value reflect.Value
 }
@@ -87,6 +88,6 @@ func walk(v reflect.Value, prefix string, fields *[]Field) {
 		if kindOf(sf.Type) == "" {
 			panic(fmt.Sprintf("settings: field %s of %s: type %s cannot be read", sf.Name, v.Type(), sf.Type))
 		}
-		*fields = append(*fields, Field{Path: prefix + name, Help: sf.Tag.Get("help"), value: fv})
+		*fields = append(*fields, Field{Path: prefix + name, Help: sf.Tag.Get("help"), Live: sf.Tag.Get("live") == "true", value: fv})
 	}
 }

@@ -1,7 +1,8 @@
 // Package settings fills configuration structs from, in rising precedence,
 // their defaults, a strict YAML file, the environment and command-line flags.
 // It knows nothing of what it fills: everything comes from the tags
-// `yaml:"snake_key"` and `help:"…"` of the fields.
+// `yaml:"snake_key"`, `help:"…"` and `live:"true"` (a reload may change it) of
+// the fields.
 //
 // A key has one name in each place, all made from its path in the struct:
 //

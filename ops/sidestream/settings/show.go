@@ -49,8 +49,12 @@ func Markdown(w io.Writer, cfg any) error {
 		}
 		b.WriteString("\n| key | default | meaning | environment, flag |\n|---|---|---|---|\n")
 		for _, f := range bySection[section] {
+			kind := f.Kind()
+			if f.Live {
+				kind += "; SIGHUP changes it"
+			}
 			fmt.Fprintf(&b, "| `%s` | `%s` | %s (%s) | `%s`<br>`--%s` |\n",
-				f.Path, f.Text(), strings.ReplaceAll(f.Help, "|", "\\|"), f.Kind(), f.Env(), f.Flag())
+				f.Path, f.Text(), strings.ReplaceAll(f.Help, "|", "\\|"), kind, f.Env(), f.Flag())
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -51,6 +51,7 @@ type told struct {
 func (l *lifetime) live(t *testing.T, mem *disk.Mem, b *brokers, first, last int, to *told) (died bool) {
 	cfg := DefaultConfig()
 	cfg.Outcomes, cfg.SendWait = 1000, time.Minute
+	cfg.LookAgain = time.Millisecond
 	cfg.SegmentBytes, cfg.KeepEvery, cfg.ReclaimEvery = 1024, time.Millisecond, 2*time.Millisecond
 	snd := b.sender()
 	snd.sent = l.step

@@ -20,6 +20,7 @@ func newFaultyRig(t *testing.T, change func(*Config), rule func(disk.Op) error) 
 	t.Helper()
 	r := &rig{t: t, fs: disk.WithFaults(disk.NewMem(), rule), b: newBrokers(4), cfg: DefaultConfig()}
 	r.cfg.Outcomes, r.cfg.SendWait = 1000, 100*time.Millisecond
+	r.cfg.LookAgain = 5 * time.Millisecond
 	r.cfg.KeepEvery, r.cfg.ReclaimEvery, r.cfg.SegmentBytes = 2*time.Millisecond, 5*time.Millisecond, 4096
 	if change != nil {
 		change(&r.cfg)

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,10 @@ const (
 	window     = 250_000 // numbers beyond the last one sent that a mark covers
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 2 * time.Second
+	lookAgain  = time.Second
 )
+
+var corrupt = api.NewError(api.CodeCorruptRecord, "")
 
 // drain sends a lane's events until none is left or the spool closes.
 func (s *Spool) drain(l *lane) {
@@ -200,7 +204,22 @@ func (s *Spool) lookFirst(l *lane) *api.Error {
 		return unavailable(err.Error())
 	}
 	found, end, err := s.brokers.Find(s.ctx, l.key.topic, l.key.partition, from, ids)
-	if err != nil && !errors.Is(err, api.NewError(api.CodeCorruptRecord, "")) {
+	if (err == nil || errors.Is(err, corrupt)) && len(found) < len(ids) {
+		// A request that was on its way when this looked may be there a moment later.
+		select {
+		case <-time.After(cmp.Or(s.cfg.LookAgain, lookAgain)):
+		case <-s.ctx.Done():
+			return unavailable("the spool closes")
+		}
+		var more map[string]int64
+		more, end, err = s.brokers.Find(s.ctx, l.key.topic, l.key.partition, end, ids)
+		for id, offset := range more {
+			if _, before := found[id]; !before {
+				found[id] = offset
+			}
+		}
+	}
+	if err != nil && !errors.Is(err, corrupt) {
 		return asError(err)
 	}
 	if err != nil {

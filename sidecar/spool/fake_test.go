@@ -295,6 +295,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	r.cfg.Outcomes = 10_000
 	r.cfg.SendWait = 100 * time.Millisecond
 	r.cfg.MissingTopic = time.Second
+	r.cfg.LookAgain = 5 * time.Millisecond
 	if change != nil {
 		change(&r.cfg)
 	}

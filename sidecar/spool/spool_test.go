@@ -208,6 +208,55 @@ func TestALostAnswerWritesOnce(t *testing.T) {
 	}
 }
 
+// The edge that is documented: a request that a broker holds back for longer than
+// the next process looks for it, and takes then, is there twice, with one id.
+func TestARequestThatIsHeldBackIsThereTwice(t *testing.T) {
+	r := newRig(t, nil)
+	r.b.set(func() { r.b.hang = make(chan struct{}) })
+	id := r.spool(0, "v")
+	for end := time.Now().Add(10 * time.Second); r.Status().AwayPartitions == 0; time.Sleep(time.Millisecond) { // it was sent
+		if time.Now().After(end) {
+			t.Fatalf("%+v", r.Status())
+		}
+	}
+	held := &kgo.Record{Topic: "t", Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "sidestream-id", Value: []byte(id)}}}
+	r.close() // as good as killed: it knows no more than a kill leaves
+	r.b.set(func() { r.b.hang = nil })
+	r.open()
+	r.settled()
+	if r.b.finds == 0 {
+		t.Error("it was not looked for")
+	}
+	(&sender{b: r.b}).Send([]*kgo.Record{held})
+	recs := r.b.topics["t"].parts[0].recs
+	if len(recs) != 2 || idHeader(recs[0]) != id || idHeader(recs[1]) != id {
+		t.Errorf("%v", r.b.values("t", 0))
+	}
+}
+
+// A request that arrives while it is looked for is found by the second look.
+func TestARequestThatArrivesLate(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.LookAgain = 300 * time.Millisecond })
+	r.b.set(func() { r.b.hang = make(chan struct{}) })
+	id := r.spool(0, "v")
+	for end := time.Now().Add(10 * time.Second); r.Status().AwayPartitions == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%+v", r.Status())
+		}
+	}
+	r.close()
+	r.b.set(func() { r.b.hang = nil })
+	r.open()
+	for looked := 0; looked == 0; time.Sleep(time.Millisecond) {
+		r.b.set(func() { looked = r.b.finds })
+	}
+	(&sender{b: r.b}).Send([]*kgo.Record{{Topic: "t", Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "sidestream-id", Value: []byte(id)}}}})
+	r.settled()
+	if got := r.b.values("t", 0); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
 // One partition's broker is away: the others go on, live messages for it are
 // refused at once, and those for others pass.
 func TestOnePartitionAway(t *testing.T) {

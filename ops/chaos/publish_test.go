@@ -75,10 +75,16 @@ func TestPublishFaults(t *testing.T) {
 var publishConfig = fmt.Sprintf(`
 publish:
   max_message_bytes: %d
-`, largest)
+spool:
+  fallback: true
+limits:
+  max_wait: 100ms
+  callers:
+    limited: "%d"
+`, largest, callerLimit)
 
 // wanted are the outcomes without which a run has shown little.
-var wanted = []string{"written", "refused", "unknown", "brokers_unavailable", "message_too_large", "bad_record", "replayed"}
+var wanted = []string{"written", "spooled", "refused", "unknown", "replayed", "brokers_unavailable", "message_too_large", "bad_record", "rate_limited"}
 
 func tell(t *testing.T, broken map[string][]string) {
 	t.Helper()

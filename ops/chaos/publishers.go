@@ -84,9 +84,12 @@ var manners = []manner{
 	{name: "all to partitions", acks: []string{"all"}, order: byPartition, batch: 5, wrong: true},
 	{name: "leader", acks: []string{"leader"}, order: byKey, batch: 5},
 	{name: "all or leader without order", acks: []string{"all", "leader"}, batch: 5, wrong: true},
-	{name: "key", acks: []string{"all"}, order: byKey, batch: 3, keyed: true},
-	{name: "key to partitions", acks: []string{"all", "leader"}, order: byPartition, batch: 5, keyed: true},
-	{name: "key without order", acks: []string{"all"}, batch: 5, keyed: true},
+	{name: "spool", acks: []string{"spool"}, order: byKey, batch: 3},
+	{name: "all, leader or spool", acks: []string{"all", "leader", "spool"}, order: byKey, batch: 3, wrong: true},
+	{name: "all, or else the spool", acks: []string{"all"}, order: byKey, batch: 3, fallback: true},
+	{name: "idempotency key", acks: []string{"all"}, order: byKey, batch: 3, keyed: true},
+	{name: "idempotency key, all, leader or spool", acks: []string{"all", "leader", "spool"}, order: byPartition, batch: 5, keyed: true},
+	{name: "limited", acks: []string{"all", "spool"}, batch: 3, caller: "limited", refused: []api.Code{api.CodeRateLimited}},
 }
 
 // NewPublishers makes publishers of every manner at each sidecar.

@@ -332,7 +332,7 @@ func (r *PublishRun) settled() {
 }
 
 // onTheWay are the metrics that count what is not settled.
-var onTheWay = []string{"sidestream_publish_buffered_records"}
+var onTheWay = []string{"sidestream_publish_buffered_records", "sidestream_spool_pending_records", "sidestream_idempotency_open_keys"}
 
 // readLog reads all of a topic with a Kafka client of its own: what a sidecar
 // says of the log proves nothing here.

@@ -32,7 +32,6 @@ type entry struct {
 	busy chan struct{} // closed when the owner lets go; nil: there is none
 	at   *list.Element
 	size int64
-	open bool  // it is counted among those with open fates
 	keep int64 // the journal is needed for it from this offset on
 }
 
@@ -149,12 +148,15 @@ func (k *Keys) release(e *entry, fates []fate) {
 }
 
 // claimOpen makes the caller the owner of up to so many entries that have open
-// fates and nobody who minds them, oldest first.
+// fates and nobody who minds them.
 func (k *Keys) claimOpen(most int) (es []*entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for at := k.order.Front(); at != nil && len(es) < most; at = at.Next() {
-		if e := at.Value.(*entry); e.idle() && e.opens > 0 {
+	for e := range k.open {
+		if len(es) == most {
+			break
+		}
+		if e.idle() {
 			e.busy = make(chan struct{})
 			es = append(es, e)
 		}
@@ -184,13 +186,10 @@ func (k *Keys) recount(e *entry) {
 	}
 	k.bytes += e.memory() - e.size
 	e.size = e.memory()
-	if now := e.opens > 0; now != e.open {
-		e.open = now
-		if now {
-			k.opened++
-		} else {
-			k.opened--
-		}
+	if e.opens > 0 {
+		k.open[e] = struct{}{}
+	} else {
+		delete(k.open, e)
 	}
 }
 
@@ -200,9 +199,7 @@ func (k *Keys) drop(e *entry, cause string) {
 	k.order.Remove(e.at)
 	e.at = nil
 	k.bytes -= e.size
-	if e.open {
-		k.opened--
-	}
+	delete(k.open, e)
 	if cause != "" && k.metrics != nil {
 		k.metrics.forgotten.WithLabelValues(cause).Inc()
 	}

@@ -77,9 +77,9 @@ type Keys struct {
 	// never held across I/O.
 	mu      sync.Mutex
 	entries map[digest]*entry
-	order   list.List // of *entry, oldest first
-	bytes   int64     // of the entries
-	opened  int       // entries with open fates
+	order   list.List           // of *entry, oldest first
+	bytes   int64               // of the entries
+	open    map[*entry]struct{} // those with open fates
 	closed  bool
 }
 
@@ -100,6 +100,7 @@ func New(next Publisher, cfg Config, deps Deps) (*Keys, error) {
 		bounds:  bounds{brokers: deps.Brokers, topics: map[string]*topicBounds{}},
 		wake:    make(chan struct{}, 1),
 		entries: map[digest]*entry{},
+		open:    map[*entry]struct{}{},
 	}
 	if err := k.load(); err != nil {
 		return nil, fmt.Errorf("the journal of Idempotency-Keys in %s: %w", deps.Dir, err)
@@ -150,7 +151,7 @@ type Status struct {
 func (k *Keys) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := Status{Keys: len(k.entries), Open: k.opened, Bytes: k.bytes, Damaged: k.journal.damage}
+	s := Status{Keys: len(k.entries), Open: len(k.open), Bytes: k.bytes, Damaged: k.journal.damage}
 	if err := k.Err(); err != nil {
 		s.Error = err.Error()
 	}

@@ -136,13 +136,41 @@ func TestTheRepeatOfAnUnknownOutcome(t *testing.T) {
 	}
 }
 
+// Where the promise ends: a broker that holds a request back for longer than two
+// looks take, answers meanwhile, and writes it then. Both copies have the same id,
+// so a reader can tell.
+func TestTheEdge(t *testing.T) {
+	r := newRig(t, nil)
+	r.world.next(stalls)
+	if _, _, err := r.post("k"); !isCode(err, api.CodeUnknownOutcome) {
+		t.Fatalf("got %v", err)
+	}
+	done, again, err := r.post("k")
+	if err != nil || again {
+		t.Fatalf("%+v, replayed %v, %v", done, again, err)
+	}
+	r.world.land()
+	copies := r.world.copies()
+	if len(copies) != 1 || r.world.total() != 2 {
+		t.Errorf("%v, want one id twice", copies)
+	}
+	if got, again, err := r.post("k"); err != nil || !again || got != done {
+		t.Errorf("%+v, replayed %v, %v; want %+v", got, again, err, done)
+	}
+}
+
 // What nobody asks for again is settled all the same.
 func TestTheBackgroundSettles(t *testing.T) {
 	r := newRig(t, nil)
-	r.world.next(landsWritten, lostWritten, lostAbsent)
-	for _, key := range []string{"a", "b", "c"} {
+	r.world.next(lostWritten, lostAbsent, landsWritten)
+	for _, key := range []string{"b", "c", "a"} {
 		if _, _, err := r.post(key); !isCode(err, api.CodeUnknownOutcome) {
 			t.Fatalf("got %v", err)
+		}
+	}
+	for deadline := time.Now().Add(10 * time.Second); r.Status().Open > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("still open: %+v", r.Status())
 		}
 	}
 	r.world.land()

@@ -39,8 +39,8 @@ func (k *Keys) load() (err error) {
 		return err
 	}
 	k.expire()
-	if k.opened > 0 {
-		k.log.Info("requests of an earlier life are being settled", zap.Int("keys", k.opened))
+	if n := len(k.open); n > 0 {
+		k.log.Info("requests of an earlier life are being settled", zap.Int("keys", n))
 	}
 	return nil
 }

@@ -36,7 +36,11 @@ func (w *work) do() (results []api.BatchResult, millis int64, err error) {
 	var errs []*api.Error
 	defer func() {
 		millis = w.e.millis
+		left := count(w.fates, open) > 0
 		w.k.release(w.e, w.fates)
+		if left {
+			w.k.signal() // nobody minds it now
+		}
 	}()
 	result := "new"
 	var gone *api.Error
@@ -143,7 +147,6 @@ func (w *work) send(at []int) (errs []*api.Error, err error) {
 		if f.landed() {
 			w.fates = e.land(w.fates)
 		}
-		k.signal()
 	}
 	k.keep(e, w.fates)
 	if whole != nil && count(w.fates, absent) == len(w.fates) {
@@ -221,7 +224,9 @@ func (w *work) pass(ms []publish.Message, f *flight) ([]api.BatchResult, error) 
 				}
 			}
 			close(f.done)
-			w.k.signal()
+			if fates != nil { // later than the answer
+				w.k.signal()
+			}
 			if landed != nil {
 				landed(fates)
 			}

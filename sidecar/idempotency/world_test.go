@@ -49,6 +49,8 @@ const (
 	refused422   // as a whole
 	intoSpool    // 202
 	plans
+
+	stalls plan = 100 // 504 for ever, and written when nobody believes in it any more
 )
 
 func newWorld(t testing.TB) *world {
@@ -221,6 +223,13 @@ func (w *world) PublishBatch(_ context.Context, _ string, ms []publish.Message, 
 		w.append(ms)
 		return all(len(ms), errUnheard), nil
 	case lostAbsent:
+		return all(len(ms), errUnheard), nil
+	case stalls:
+		w.flying = append(w.flying, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.append(copies)
+		})
 		return all(len(ms), errUnheard), nil
 	case refused422:
 		e := api.NewError(api.CodeBadRecord, "bad")

@@ -29,11 +29,14 @@ func (s *Spool) Held(ids map[string]struct{}) (map[string]api.BatchResult, error
 		if err != nil {
 			return nil, fmt.Errorf("reading the spool: %w", err)
 		}
-		for raw := range record.Split(b) {
+		for raw, err := range record.Split(b) {
+			if err != nil {
+				break // what is damaged is told where it is to be sent
+			}
 			e, err := parseEntry(raw, true)
 			done, pending := settled[e.key]
 			if err != nil || !pending {
-				continue // what is damaged is told where it is to be sent
+				continue
 			}
 			_ = e.each(done, func(ev event) { // the same
 				for _, h := range ev.headers {

@@ -24,11 +24,17 @@ func (s *Server) publishBatch(c *call) error {
 	if err != nil {
 		return err
 	}
-	b, err := readBatch(c.PostBody(), lines, s.opt.MaxBatch)
+	var b *batch
+	if c.sendsEvents() && !lines {
+		b, err = readEvents(c.PostBody(), s.opt.MaxBatch)
+	} else {
+		b, err = readBatch(c.PostBody(), lines, s.opt.MaxBatch)
+	}
 	if err != nil {
 		return err
 	}
 	defer b.free()
+	traceAll(b.messages, c.trace())
 	if field != "" {
 		if err := keyByField(b, string(field)); err != nil {
 			return err
@@ -42,6 +48,16 @@ func (s *Server) publishBatch(c *call) error {
 		return err
 	}
 	return answerBatch(c, results)
+}
+
+// publishEvents is POST /topics/T with a batch of CloudEvents.
+func (s *Server) publishEvents(c *call) error {
+	for _, name := range []string{"key", "key64", "partition", "ts"} {
+		if value, ok := c.option(name); ok {
+			return bad(name, value, "it with a single message: a batch of CloudEvents takes keys from their partitionkey")
+		}
+	}
+	return s.publishBatch(c)
 }
 
 func answerBatch(c *call, results []api.BatchResult) error {

@@ -151,7 +151,11 @@ func (s *Server) pull(c *call) error {
 	if d.Messages == nil {
 		d.Messages = []api.Message{}
 	}
-	err = c.answerPulled(d.Pulled)
+	if c.acceptsEvents() {
+		err = answerEvents(c, d)
+	} else {
+		err = c.answerPulled(d.Pulled)
+	}
 	d.Recycle()
 	return err
 }
@@ -205,7 +209,7 @@ func answerRaw(c *call, d *consume.Delivery) error {
 	if err := setRecordHeaders(h, m.Headers); err != nil {
 		return err
 	}
-	c.SetContentType("application/octet-stream")
+	c.SetContentType(setEventHeaders(h, &m))
 	switch {
 	case m.Value != nil:
 		c.Response.SetBodyString(*m.Value)

@@ -51,6 +51,9 @@ const minTimeout = time.Millisecond
 
 // publish is POST /topics/T: the body is the message, whatever its type.
 func (s *Server) publish(c *call) error {
+	if c.sendsEvents() {
+		return s.publishEvents(c)
+	}
 	o, err := s.publishOptionsOf(c)
 	if err != nil {
 		return err
@@ -91,6 +94,10 @@ func (s *Server) publish(c *call) error {
 		}
 		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: value})
 	}
+	if err := c.readEvent(&m); err != nil {
+		return err
+	}
+	m.Headers = withTrace(m.Headers, c.trace())
 	if m.Key == nil {
 		field, err := s.keyFieldOf(c)
 		if err != nil {

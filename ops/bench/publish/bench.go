@@ -25,6 +25,7 @@ var (
 	single = load{step: "single", clients: 64, events: 1}
 	lines  = load{step: "lines", clients: 8, events: 1000}
 	ndjson = load{step: "ndjson", clients: 8, events: 1000}
+	spool  = load{step: "spool", clients: 8, events: 1000} // lines with ack=spool
 )
 
 func (l load) at(half bool) load { l.half = half; return l }
@@ -44,7 +45,8 @@ func steps() [][]contender {
 	all[0] = append(all[0], contender{sidestream, single.at(true)})
 	return append(all,
 		[]contender{{sidestream, lines}, {sidestream, lines.at(true)}},
-		[]contender{{sidestream, ndjson}, {sidestream, ndjson.at(true)}})
+		[]contender{{sidestream, ndjson}, {sidestream, ndjson.at(true)}},
+		[]contender{{sidestream, spool}})
 }
 
 // outcome is what one measurement gave.

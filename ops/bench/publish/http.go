@@ -28,7 +28,7 @@ func newPoster(addr string, request []byte) (*poster, error) {
 	return &poster{conn: c, in: bufio.NewReaderSize(c, 64<<10), request: request}, nil
 }
 
-// post sends the request and reads its answer, which must be 200.
+// post sends the request and reads its answer, which must be 200 or 202.
 func (p *poster) post() error {
 	if err := p.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (p *poster) post() error {
 	if err != nil {
 		return err
 	}
-	if !bytes.HasPrefix(line, []byte("HTTP/1.1 200")) {
+	if !bytes.HasPrefix(line, []byte("HTTP/1.1 20")) { // 202: in the spool
 		rest, _ := p.in.Peek(p.in.Buffered())
 		return fmt.Errorf("answered %q %q", line, rest)
 	}

@@ -15,7 +15,7 @@ func (b *bench) report(begun time.Time, average string) string {
 	fmt.Fprintf(&out, "Measured %s to %s on %s. Load average at the beginning: %s.\n",
 		begun.Format("2006-01-02 15:04"), time.Now().Format("15:04 MST"), measure.Machine(), average)
 	fmt.Fprintf(&out, "Rounds: %d of %s, after one that is thrown away. Shown are medians, and ranges in brackets.\n", b.o.rounds, b.o.window)
-	fmt.Fprintf(&out, "\nEvents of %d bytes; `64c` are 64 connections. Batches have %d events a request. `half` is at half the rate of the line before, evenly; its times count from when a request was due. CPU is of broker and sidecar together, memory the sidecar's own.\n\n", eventSize, lines.events)
+	fmt.Fprintf(&out, "\nEvents of %d bytes; `64c` are 64 connections. Batches have %d events a request. `half` is at half the rate of the line before, evenly; its times count from when a request was due. CPU is of broker and sidecar together, memory the sidecar's own. `spool` are lines with `ack=spool`, while what is spooled goes on to the broker.\n\n", eventSize, lines.events)
 	out.WriteString("| load | server | events/s | request p50 ms | p99 ms | CPU µs/event | client CPU µs/event | memory MB | of bare |\n")
 	out.WriteString("|---|---|---|---|---|---|---|---|---|\n")
 	for _, step := range steps() {
@@ -73,6 +73,7 @@ func (b *bench) figures() (out measure.Figures) {
 	out.Add("single 64c rate/jetstream sync always", b.beside(single, jetStreamAlways), ">=", 1)
 	out.Add("ndjson events/s", b.median(ndjson, outcome.Rate), ">=", 500_000)
 	out.Add("lines events/s", b.median(lines, outcome.Rate), ">=", 1_000_000)
+	out.Add("spool events/s", b.median(spool, outcome.Rate), ">=", 200_000)
 	memory := 0.0
 	for _, l := range []load{single, lines, ndjson} {
 		out.Add(l.step+" half p99 ms", b.median(l.at(true), outcome.p99), "<=", 10)

@@ -126,7 +126,7 @@ func (c *httpCaller) call(context.Context) error {
 	if err := c.post(); err != nil {
 		return err
 	}
-	if c.events > 1 && !bytes.Contains(c.body[:min(len(c.body), 100)], fmt.Appendf(nil, `"written":%d,"failed":0`, c.events)) {
+	if c.events > 1 && !bytes.Contains(c.body[:min(len(c.body), 100)], []byte(`"failed":0`)) {
 		return fmt.Errorf("a batch was answered %.200s", c.body)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -225,6 +226,60 @@ func TestOneBadMessageSpoilsNoOthers(t *testing.T) {
 	}
 	if done, err := r.Publish(t.Context(), "one", Message{}, Options{}); err != nil || done.Offset != 18 {
 		t.Errorf("the next one: %+v, %v", done, err)
+	}
+}
+
+// Messages without a key pass over a partition to which nothing gets through,
+// before the brokers say that its leader is away; those with a key do not.
+func TestKeylessPassesOverAStuckPartition(t *testing.T) {
+	r := newRig(t, nil)
+	through := r.Publisher.request
+	var heal atomic.Bool
+	r.Publisher.request = func(ack Ack, broker int32, req kmsg.Request) (kmsg.Response, error) {
+		if req.(*attempt).lane.partition == 2 && !heal.Load() {
+			return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+		}
+		return through(ack, broker, req)
+	}
+	two := int32(2)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := r.Publish(t.Context(), "t", Message{Partition: &two}, Options{Timeout: 20 * time.Second})
+		waits <- err
+	}()
+	top, err := r.up.Topic(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s := r.state(&top); s.stuck.Load() == 0; {
+		time.Sleep(time.Millisecond)
+	}
+	ms := make([]Message, 5*runRecords)
+	for range 3 {
+		results, err := r.PublishBatch(t.Context(), "t", ms, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range results {
+			if x.Error != nil || x.Partition == 2 {
+				t.Fatalf("message %d went to partition %d, %v", i, x.Partition, x.Error)
+			}
+		}
+	}
+	heal.Store(true)
+	if err := <-waits; err != nil {
+		t.Errorf("the one for the stuck partition: %v", err)
+	}
+	seen := false
+	for range 8 {
+		done, err := r.Publish(t.Context(), "t", Message{Value: make([]byte, runBytes)}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = seen || done.Partition == 2
+	}
+	if !seen {
+		t.Error("the partition is passed over for ever")
 	}
 }
 

@@ -24,12 +24,14 @@ import (
 // broker tells, so that it is there once; nothing overtakes it.
 type lane struct {
 	p         *Publisher
+	of        *topicState
 	topic     string
 	uuid      string
 	partition int32
 	ack       Ack
 
-	why atomic.Pointer[string] // why nothing is sent just now; nil when nothing is known to be amiss
+	why   atomic.Pointer[string] // why the last attempt brought nothing; nil when nothing is known to be amiss
+	stuck atomic.Bool            // messages wait, and attempts bring nothing
 
 	// mu guards queue and running.
 	mu      sync.Mutex
@@ -90,8 +92,20 @@ func (l *lane) more() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.running = len(l.queue) > 0
+	if l.running = len(l.queue) > 0; !l.running {
+		l.setStuck(false) // nobody waits: whoever comes may try
+	}
 	return l.running
+}
+
+// setStuck says whether messages without a key should pass the partition over.
+func (l *lane) setStuck(stuck bool) {
+	switch was := l.stuck.Swap(stuck); {
+	case stuck && !was:
+		l.of.stuck.Add(1)
+	case was && !stuck:
+		l.of.stuck.Add(-1)
+	}
 }
 
 // send is the lane's goroutine, as long as there is something to send.
@@ -280,6 +294,7 @@ func (l *lane) moved() {
 // pause waits before the next attempt, the longer the more have failed.
 func (l *lane) pause(why string) {
 	l.why.Store(&why)
+	l.setStuck(true)
 	wait := min(50*time.Millisecond<<min(l.tries, 5), time.Second)
 	l.tries++
 	select {
@@ -304,6 +319,7 @@ func (l *lane) written(offset int64) {
 	}
 	l.tries = 0
 	l.why.Store(nil)
+	l.setStuck(false)
 	l.over()
 }
 

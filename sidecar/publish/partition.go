@@ -44,10 +44,10 @@ func (r run) next(parts []upstream.Partition, size int, now time.Time) (run, boo
 }
 
 // choose is the partition of a message: the one it names, the one of its key,
-// or the run's. A message with a key or a named partition is never passed on
+// or the run's among those that are free. A message with a key or a named partition is never passed on
 // to another partition: its order would be lost. Errors: partition_not_found;
 // brokers_unavailable when the leader is away, so that nothing was sent.
-func choose(t *upstream.Topic, m *Message, r run, now time.Time) (int32, run, *api.Error) {
+func choose(t *upstream.Topic, free []upstream.Partition, m *Message, r run, now time.Time) (int32, run, *api.Error) {
 	count := int32(len(t.Partitions))
 	if count == 0 {
 		return 0, r, away("topic " + t.Name + " has no partitions yet")
@@ -63,7 +63,7 @@ func choose(t *upstream.Topic, m *Message, r run, now time.Time) (int32, run, *a
 	case m.Key != nil:
 		id = PartitionOf(m.Key, count)
 	default:
-		next, ok := r.next(t.Partitions, m.size(), now)
+		next, ok := r.next(free, m.size(), now)
 		if !ok {
 			return 0, r, away("no partition of topic " + t.Name + " has a leader")
 		}

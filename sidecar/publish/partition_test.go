@@ -97,7 +97,7 @@ func TestChoose(t *testing.T) {
 		"keyless, none has a leader":      {topicOf(-1, -1), Message{}, 0, api.CodeBrokersUnavailable},
 		"no partitions yet":               {topicOf(), Message{}, 0, api.CodeBrokersUnavailable},
 	} {
-		got, _, err := choose(&c.topic, &c.m, run{}, time.Now())
+		got, _, err := choose(&c.topic, c.topic.Partitions, &c.m, run{}, time.Now())
 		if c.code != "" {
 			if err == nil || err.Code != c.code {
 				t.Errorf("%s: error %v, want %s", name, err, c.code)
@@ -122,7 +122,7 @@ func TestKeylessBalance(t *testing.T) {
 		now := time.Unix(0, 0)
 		for range messages {
 			now = now.Add(gap)
-			p, next, err := choose(&topic, &Message{Value: make([]byte, 200)}, r, now)
+			p, next, err := choose(&topic, topic.Partitions, &Message{Value: make([]byte, 200)}, r, now)
 			if err != nil {
 				t.Fatal(err)
 			}

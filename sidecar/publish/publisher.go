@@ -108,6 +108,7 @@ type topicState struct {
 	limit sync.Once // its batch limit was asked for
 
 	limitAt atomic.Int64 // when that was last so, Unix nanoseconds
+	stuck   atomic.Int32 // lanes that bring nothing just now
 
 	// mu guards what follows.
 	mu    sync.Mutex
@@ -156,7 +157,9 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 	p.ids.cl = p.clients[AckAll]
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.request = func(ack Ack, broker int32, req kmsg.Request) (kmsg.Response, error) {
-		return p.clients[ack].Broker(int(broker)).Request(p.ctx, req)
+		// It ends when its client is closed: a context that can end would cost
+		// the client more for each request.
+		return p.clients[ack].Broker(int(broker)).Request(context.Background(), req)
 	}
 	return p, nil
 }
@@ -288,10 +291,10 @@ func (p *Publisher) Close(ctx context.Context) (lost int64) {
 		lost = p.Buffered()
 	}
 	p.cancel() // all that is on its way lands
-	<-landed
-	p.senders.Wait()
 	for _, cl := range p.clients {
 		cl.Close()
 	}
+	<-landed
+	p.senders.Wait()
 	return lost
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -236,8 +237,9 @@ func (s *topicState) enter(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
 	// The order of two requests is the same in all lanes.
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	free := s.free(t)
 	if len(j.ms) == 1 {
-		id, r, refused := choose(t, &j.ms[0], s.run, j.now)
+		id, r, refused := choose(t, free, &j.ms[0], s.run, j.now)
 		s.run = r
 		if refused != nil {
 			j.refuse(0, refused)
@@ -246,21 +248,43 @@ func (s *topicState) enter(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
 		j.onePiece[0] = piece{job: j, lane: s.lane(p, t, ack, id), which: j.oneWhich[:]}
 		j.pieces = j.onePiece[:]
 	} else {
-		s.divide(p, t, j, ack)
+		s.divide(p, t, free, j, ack)
 	}
 	for i := range j.pieces {
 		j.pieces[i].lane.enter(&j.pieces[i])
 	}
 }
 
+// free are the partitions for messages without a key: one to which nothing gets
+// through just now counts as without a leader, as long as there are others. The
+// brokers may take seconds until they say so themselves. mu is held.
+func (s *topicState) free(t *upstream.Topic) []upstream.Partition {
+	if s.stuck.Load() == 0 {
+		return t.Partitions
+	}
+	free, some := slices.Clone(t.Partitions), false
+	for i := range free {
+		for _, lanes := range s.lanes {
+			if i < len(lanes) && lanes[i] != nil && lanes[i].stuck.Load() {
+				free[i].Leader = -1
+			}
+		}
+		some = some || free[i].Leader >= 0
+	}
+	if !some {
+		return t.Partitions
+	}
+	return free
+}
+
 // divide makes a piece for each partition that messages of a batch go to.
-func (s *topicState) divide(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
+func (s *topicState) divide(p *Publisher, t *upstream.Topic, free []upstream.Partition, j *job, ack Ack) {
 	chosen := make([]int32, len(j.ms))
 	counts := make([]int32, len(t.Partitions)+1) // behind the last those that go nowhere
 	told := map[string]*api.Error{}              // by its text
 	nowhere := int32(len(t.Partitions))
 	for i := range j.ms {
-		id, r, refused := choose(t, &j.ms[i], s.run, j.now)
+		id, r, refused := choose(t, free, &j.ms[i], s.run, j.now)
 		s.run = r
 		if refused != nil {
 			if same := told[refused.Message]; same != nil {
@@ -303,7 +327,7 @@ func (s *topicState) lane(p *Publisher, t *upstream.Topic, ack Ack, id int32) *l
 	}
 	l := (*lanes)[id]
 	if l == nil {
-		l = &lane{p: p, topic: t.Name, uuid: t.UUID, partition: id, ack: ack}
+		l = &lane{p: p, of: s, topic: t.Name, uuid: t.UUID, partition: id, ack: ack}
 		(*lanes)[id] = l
 	}
 	return l
@@ -315,8 +339,10 @@ func unsent(timeout time.Duration) func(*lane) *api.Error {
 	return func(l *lane) *api.Error {
 		e := told[l]
 		if e == nil {
-			if e = late(timeout); l.why.Load() != nil {
-				e = away(fmt.Sprintf("the message for topic %s was not sent in time (timeout %s) and is not written: %s", l.topic, timeout, *l.why.Load()))
+			if e = late(timeout); l.stuck.Load() {
+				if why := l.why.Load(); why != nil {
+					e = away(fmt.Sprintf("the message for topic %s was not sent in time (timeout %s) and is not written: %s", l.topic, timeout, *why))
+				}
 			}
 			told[l] = e
 		}

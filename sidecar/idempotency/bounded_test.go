@@ -305,3 +305,38 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// A start on a full disk knows all that was known, and takes new keys once there
+// is room.
+func TestStartOnAFullDisk(t *testing.T) {
+	for name, crash := range map[string]bool{"after a stop": false, "after a crash": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			first, _, err := r.post("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			mem := r.fs
+			if crash {
+				mem = r.fs.Crash(7)
+			}
+			if err := r.Keys.Close(); err != nil {
+				t.Fatal(err)
+			}
+			var full atomic.Bool
+			full.Store(true)
+			r.deps.FS = disk.WithFaults(mem, fullWhen(&full))
+			r.open()
+			if got, again, err := r.post("k"); err != nil || !again || got != first {
+				t.Errorf("%+v, replayed %v, %v", got, again, err)
+			}
+			if _, _, err := r.post("k2"); !isCode(err, api.CodeDiskUnavailable) {
+				t.Errorf("got %v", err)
+			}
+			full.Store(false)
+			if _, _, err := r.post("k2"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

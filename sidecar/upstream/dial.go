@@ -46,6 +46,7 @@ func dialler(cfg Config) (dialFunc, error) {
 		if err != nil {
 			return nil, err
 		}
+		abrupt(c)
 		return watched(c), nil
 	}
 	if cfg.TLS.Enabled {
@@ -56,7 +57,12 @@ func dialler(cfg Config) (dialFunc, error) {
 		dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
 			defer cancel()
-			return (&tls.Dialer{Config: tc}).DialContext(ctx, network, addr)
+			c, err := (&tls.Dialer{Config: tc}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			abrupt(c.(*tls.Conn).NetConn())
+			return c, nil
 		}
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -65,6 +71,16 @@ func dialler(cfg Config) (dialFunc, error) {
 		}
 		return dial(ctx, network, addr)
 	}, nil
+}
+
+// abrupt has the kernel drop what it has not sent when the connection is closed,
+// also by the end of the process. It would go on to send it for minutes: a message
+// could reach its broker long after somebody looked whether it had, and saw that
+// it had not.
+func abrupt(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // without it only that is lost
+	}
 }
 
 func (c TLSConfig) config() (*tls.Config, error) {

@@ -15,18 +15,30 @@ import (
 // can post to localhost, and a name that its owner points at 127.0.0.1 makes
 // that a request of the "same origin".
 type guard struct {
-	hosts []string // allowed in Host, in small letters, without port
+	hosts []string            // allowed in Host, in small letters, without port
+	plain map[string]struct{} // what nearly every Host is: one of them, or with the port listened on
 }
 
 // newGuard allows the loopback names, the host listened on, and those given.
 func newGuard(listen string, more []string) guard {
-	hosts := []string{"localhost", "127.0.0.1", "::1", bareHost(listen)}
+	hosts := []string{"localhost", "127.0.0.1", "::1"}
+	// Browsers let a page speak to this host by the address that stands for
+	// all, so it is no name of ours.
+	if h := bareHost(listen); h != "0.0.0.0" && h != "::" {
+		hosts = append(hosts, h)
+	}
 	for _, h := range more {
 		hosts = append(hosts, bareHost(h))
 	}
 	hosts = slices.DeleteFunc(hosts, func(h string) bool { return h == "" })
 	slices.Sort(hosts)
-	return guard{hosts: slices.Compact(hosts)}
+	g := guard{hosts: slices.Compact(hosts), plain: map[string]struct{}{}}
+	_, port, _ := net.SplitHostPort(listen) // the configuration was checked
+	for _, h := range g.hosts {
+		g.plain[h] = struct{}{}
+		g.plain[net.JoinHostPort(h, port)] = struct{}{}
+	}
+	return g
 }
 
 // SetHosts allows further names in Host headers, from the next request on.
@@ -45,7 +57,25 @@ func (g guard) check(ctx *fasthttp.RequestCtx) *api.Error {
 	if origin := ctx.Request.Header.Peek("Origin"); len(origin) > 0 {
 		return apiError(api.CodeForbidden, "requests of web pages (with an Origin header) are refused: any page could post to this address")
 	}
-	host := string(ctx.Request.Header.Host())
+	// The images and scripts of a page are fetched without Origin, and a stream
+	// hands messages out to a GET; browsers tell where such a request is from.
+	// "none" is somebody who typed the address.
+	if site := ctx.Request.Header.Peek("Sec-Fetch-Site"); len(site) > 0 && string(site) != "none" && string(site) != "same-origin" {
+		return apiError(api.CodeForbidden, "requests that a web page makes (with a Sec-Fetch-Site header) are refused: any page could reach this address")
+	}
+	// A target with a host of its own overrules the header.
+	if target := ctx.RequestURI(); len(target) > 0 && target[0] != '/' && string(target) != "*" {
+		if e := g.checkHost(string(ctx.URI().Host()), local); e != nil {
+			return e
+		}
+	}
+	if _, ok := g.plain[string(ctx.Request.Header.Host())]; ok {
+		return nil
+	}
+	return g.checkHost(string(ctx.Request.Header.Host()), local)
+}
+
+func (g guard) checkHost(host string, local *net.TCPAddr) *api.Error {
 	if host == "" { // HTTP/1.0, which no browser speaks
 		return nil
 	}

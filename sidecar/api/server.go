@@ -323,6 +323,6 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		ctx.SetStatusCode(fasthttp.StatusRequestTimeout)
 	default:
 		s.log.Debug("a request that cannot be read", zap.Error(err))
-		s.refuse(ctx, apiError(api.CodeBadRequest, "the request cannot be read: it is not valid HTTP/1.1 (a request line such as GET /topics HTTP/1.1, then headers, an empty line, and a body as long as its Content-Length)"))
+		s.refuse(ctx, apiError(api.CodeBadRequest, "the request cannot be read: it is not valid HTTP/1.1 (a request line such as GET /topics HTTP/1.1, then headers with one Host among them, an empty line, and a body as long as its Content-Length)"))
 	}
 }

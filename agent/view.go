@@ -31,7 +31,7 @@ type viewInput struct {
 // What the broker leads stays visible though the store does not mention it (it
 // was wiped, and is not rebuilt yet), with what was known last of its topic.
 func buildView(in viewInput) *broker.View {
-	v := &broker.View{ClusterID: in.clusterID, Controller: -1, Topics: map[string]*broker.TopicView{}}
+	v := &broker.View{ClusterID: in.clusterID, Controller: -1, Topics: map[string]*broker.TopicView{}, Partial: in.facts.Cluster != facts.Same}
 	for _, id := range in.facts.ServingIDs() {
 		if b := in.facts.Brokers[id]; id != in.self.ID {
 			v.Brokers = append(v.Brokers, broker.Node{ID: b.ID, Host: b.Host, Port: b.Port, Rack: b.Rack})

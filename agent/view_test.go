@@ -97,3 +97,15 @@ func TestViewKeepsANameForTheTopicInTheStore(t *testing.T) {
 		t.Errorf("topic a is %v; want that of the store", v.Topics["a"].ID)
 	}
 }
+
+// A broker that has just started must not say that topics are not there, while
+// it has not read which are.
+func TestViewIsPartialWhileTheStoreIsNotRead(t *testing.T) {
+	for cluster, want := range map[facts.Cluster]bool{facts.Unread: true, facts.Missing: true, facts.Foreign: true, facts.Same: false} {
+		f := facts.Empty()
+		f.Cluster = cluster
+		if got := buildView(viewInput{facts: f}).Partial; got != want {
+			t.Errorf("%v: partial is %v", cluster, got)
+		}
+	}
+}

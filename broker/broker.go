@@ -204,8 +204,8 @@ func (b *Broker) Partition(topic string, index int32) (kafka.Partition, error) {
 	if p != nil {
 		return p, nil
 	}
-	tv := b.cluster.View().Topics[topic]
-	if tv == nil || index < 0 || int(index) >= len(tv.Partitions) {
+	v := b.cluster.View()
+	if tv := v.Topics[topic]; !v.Partial && (tv == nil || index < 0 || int(index) >= len(tv.Partitions)) {
 		return nil, kafka.ErrUnknownPartition
 	}
 	return nil, kafka.ErrNotLeader

@@ -64,6 +64,9 @@ type View struct {
 	Controller int32 // broker id, -1 when there is none
 	Brokers    []Node
 	Topics     map[string]*TopicView
+	// Partial says that not all topics are known, since the store could not be
+	// read: one that is not here may well exist.
+	Partial bool
 }
 
 // Node is a broker as clients reach it.

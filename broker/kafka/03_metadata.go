@@ -115,12 +115,18 @@ func metadataNamed(view *cluster.View, t kmsg.MetadataRequestTopic, refused map[
 			return metadataTopic(view, tv)
 		}
 		out.TopicID, out.ErrorCode = t.TopicID, codeUnknownTopicID
+		if view.Partial {
+			out.ErrorCode = codeLeaderNotAvailable
+		}
 		return out
 	}
 	if tv := view.Topics[*t.Topic]; tv != nil {
 		return metadataTopic(view, tv)
 	}
 	out.Topic, out.ErrorCode = t.Topic, codeUnknownTopicOrPartition
+	if view.Partial {
+		out.ErrorCode = codeLeaderNotAvailable // that it is not there would be believed
+	}
 	if err := refused[*t.Topic]; err != nil {
 		out.ErrorCode = codeOf(err)
 	}

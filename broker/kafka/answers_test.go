@@ -107,6 +107,13 @@ func TestMetadataFromAView(t *testing.T) {
 	if want := []int16{0, 0, 5, 3, 5, 0, 100}; !reflect.DeepEqual(codes, want) {
 		t.Errorf("topic codes %v, want %v", codes, want)
 	}
+	partial := view()
+	partial.Partial = true
+	for i, rt := range metadata(req, partial, nil).Topics { // nobody is told that a topic is not there
+		if want := []int16{0, 0, 5, 5, 5, 0, 5}[i]; rt.ErrorCode != want {
+			t.Errorf("topic %d of a partial view: code %d, want %d", i, rt.ErrorCode, want)
+		}
+	}
 	led := resp.Topics[0].Partitions[0]
 	if led.Leader != 1 || led.LeaderEpoch != 4 || led.ErrorCode != 0 {
 		t.Errorf("led: %+v", led)

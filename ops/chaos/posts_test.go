@@ -122,6 +122,17 @@ func TestPublishCheckerFails(t *testing.T) {
 			h.answer(refused)
 			h.log("a")
 		}, []string{ruleReplay}},
+		{"a repeat that never arrived tells nothing of what was sent before", func(h *publishing) {
+			h.post("a", written(0))
+			h.answer(outcome{fate: fateRefused, why: "never sent", attempt: true})
+			h.post("b", unknown)
+			h.answer(outcome{fate: fateRefused, why: "never sent", attempt: true})
+			h.log("a", "b")
+		}, nil},
+		{"a first attempt that never arrived is there", func(h *publishing) {
+			h.post("a", outcome{fate: fateRefused, why: "never sent", attempt: true})
+			h.log("a")
+		}, []string{ruleRefused}},
 		{"a repeat that is told nothing takes nothing back", func(h *publishing) {
 			h.post("a", written(0))
 			h.answer(unknown)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"sidestream/sdk/api"
 )
 
 var (
@@ -33,18 +36,21 @@ func TestPublishFaults(t *testing.T) {
 	c := Start(t, 2, 2, Options{Wires: true, SmallDisks: true, Keep: *publishKeep, Sidecar: publishConfig})
 	c.CreateTopic("events", partitions)
 	load := NewPublishers("events", partitions, seed, manners, c.Sidecars...)
-	r := &PublishRun{t: t, rng: rand.New(rand.NewPCG(seed, 7)), c: c, load: load, most: 3 * time.Second}
+	r := &PublishRun{t: t, rng: rand.New(rand.NewPCG(seed, 7)), c: c, load: load, most: 2 * time.Second}
 	if *publishFor > 0 {
 		r.most = 8 * time.Second
 	}
 	watching, stopWatching := context.WithCancel(t.Context())
 	var watchers sync.WaitGroup
-	watchers.Go(func() { r.stalls.Watch(watching) })
+	var resources Resources
+	watchers.Go(func() { r.sample(watching, &resources) })
+	watchers.Go(func() { load.stalls.Watch(watching) })
 	load.Start()
 	defer func() {
 		stopWatching()
 		watchers.Wait()
 		load.Stop()
+		t.Logf("resident memory: %s", resources.Report())
 		t.Logf("messages and requests: %v", load.Checker.Counts())
 		tell(t, load.Checker.Broken())
 	}()
@@ -60,6 +66,9 @@ func TestPublishFaults(t *testing.T) {
 	brokers := []string{c.Wires[0].Addr, c.Wires[1].Addr}
 	log := readLog(t, brokers, "events")
 	load.Checker.Finish(log)
+	for _, what := range resources.Growing() {
+		load.Checker.Break(ruleResource, "%s", what)
+	}
 	r.spoolFates(log)
 	t.Logf("%d messages are in the log", len(log))
 	counts := load.Checker.Counts()
@@ -84,7 +93,7 @@ limits:
 `, largest, callerLimit)
 
 // wanted are the outcomes without which a run has shown little.
-var wanted = []string{"written", "spooled", "refused", "unknown", "replayed", "brokers_unavailable", "message_too_large", "bad_record", "rate_limited"}
+var wanted = []string{"written", "spooled", "refused", "unknown", "replayed", "brokers_unavailable", "message_too_large", "bad_record", "rate_limited", "idempotency_conflict"}
 
 func tell(t *testing.T, broken map[string][]string) {
 	t.Helper()
@@ -135,4 +144,74 @@ func anyOf(c *PublishChecker, which fate) sent {
 		}
 	}
 	return sent{}
+}
+
+// The edge of the promise that nothing is there twice: a request that the network
+// or a broker holds back for longer than its sidecar lives, and than the next one
+// looks for it. Both copies can be told by the id in their headers.
+func TestTheEdgeOfPublishing(t *testing.T) {
+	c := Start(t, 1, 1, Options{Wires: true})
+	c.CreateTopic("edge", 1)
+	s, w := c.Sidecars[0], c.Wires[0]
+	post := func(value string, ack string) (int, error) {
+		r := request{url: s.HTTP + "/topics/edge?timeout=5s&ack=" + ack, body: []byte(value), header: http.Header{}}
+		if ack == "all" {
+			r.header.Set(api.HeaderIdempotencyKey, "of "+value)
+		}
+		status, _, _, err := exchange(r)
+		return status, err
+	}
+	for _, tc := range []struct {
+		value, ack string
+		good       int
+	}{{"spooled", "spool", http.StatusAccepted}, {"keyed", "all", http.StatusOK}} {
+		t.Run(tc.value, func(t *testing.T) {
+			if status, err := post("the first "+tc.value, tc.ack); err != nil || status != tc.good {
+				t.Fatal(status, err)
+			}
+			copies(t, w, "the first "+tc.value, 1)
+			w.Fail(held)
+			late := make(chan struct{})
+			go func() { _, _ = post(tc.value+" late", tc.ack); close(late) }()
+			eventually(t, wholeLimit, func() error {
+				if !w.Waits(tc.value + " late") {
+					return errNotYet
+				}
+				return nil
+			})
+			s.Kill()
+			<-late
+			s.Start()
+			s.WaitReady(wholeLimit)
+			if tc.ack == "all" {
+				eventually(t, wholeLimit, func() error {
+					if status, err := post(tc.value+" late", tc.ack); err != nil || status != tc.good {
+						return fmt.Errorf("%d %v", status, err)
+					}
+					return nil
+				})
+			}
+			copies(t, w, tc.value+" late", 1)
+			w.Heal()
+			copies(t, w, tc.value+" late", 2)
+		})
+	}
+}
+
+// copies waits until a value is in the log so often, each time with the same id.
+func copies(t *testing.T, w *Wire, value string, want int) {
+	t.Helper()
+	eventually(t, wholeLimit, func() error {
+		n, ids := 0, map[string]bool{}
+		for _, f := range readLog(t, []string{w.Addr}, "edge") {
+			if f.Value == value {
+				n++
+				ids[f.ID] = true
+			}
+		}
+		if n != want || len(ids) != 1 || ids[""] {
+			return fmt.Errorf("%q is there %d times with the ids %v, want %d with one id", value, n, ids, want)
+		}
+		return nil
+	})
 }

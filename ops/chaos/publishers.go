@@ -33,6 +33,7 @@ type Publishers struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
+	stalls   Stalls      // since the present fault began
 	diskFull atomic.Bool // a sidecar's disk is or was full a moment ago
 }
 
@@ -76,6 +77,9 @@ const (
 	mostMessages = 8    // of a batch
 	largest      = 4096 // bytes of a message that the sidecars take
 	callerLimit  = 10   // messages a second of the caller that is limited
+
+	// postLate is how much later than its timeout an answer may come.
+	postLate = 3 * time.Second
 )
 
 // manners are those of the publishers of each sidecar.
@@ -146,6 +150,9 @@ type request struct {
 func (w *publisher) publish(ctx context.Context, n int) {
 	req, messages := w.compose(n)
 	post := w.Checker.Sent(w.number, fmt.Sprintf("post %d of publisher %d (%s) through %s at %s", n, w.number, w.name, w.p.Name, clock(time.Now())), messages)
+	if w.keyed {
+		defer w.misuse(req, n)
+	}
 	for began := time.Now(); ; {
 		outcomes := w.send(post.what, req, len(messages))
 		w.Checker.Answered(post, outcomes)
@@ -175,6 +182,17 @@ func (w *publisher) publish(ctx context.Context, n int) {
 		w.Checker.Count("repeats of what was not", 1)
 		time.Sleep(100 * time.Millisecond) // after the end of the load too: its fate is wanted
 	}
+}
+
+// misuse uses the key of a request for another one, now and then.
+func (w *publisher) misuse(first request, n int) {
+	if w.rng.IntN(20) > 0 {
+		return
+	}
+	req, messages := w.compose(-n - 1)
+	req.header, req.expected = first.header, api.CodeIdempotencyConflict
+	post := w.Checker.Sent(w.number, fmt.Sprintf("misuse of the key of post %d of publisher %d (%s) through %s at %s", n, w.number, w.name, w.p.Name, clock(time.Now())), messages)
+	w.Checker.Answered(post, w.send(post.what, req, len(messages)))
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -260,12 +278,15 @@ func (w *publisher) send(what string, req request, count int) []outcome {
 		}
 		var op *net.OpError
 		if errors.As(err, &op) && op.Op == "dial" {
-			return all(outcome{fate: fateRefused, why: "never sent"})
+			return all(outcome{fate: fateRefused, why: "never sent", attempt: true})
 		}
 		return all(outcome{why: err.Error()})
 	}
 	if replayed {
 		w.Checker.Count("replayed", 1)
+	}
+	if took := time.Since(sent); took > postTimeout+postLate && !w.excused(w.p, sent) && w.stalls.Worst() <= stallLimit {
+		w.Checker.Break(ruleLate, "%s: the answer came after %v, with a timeout of %v: %d %.200q", what, took, postTimeout, status, body)
 	}
 	var e api.ErrorBody
 	var answer api.BatchPublished
@@ -340,8 +361,12 @@ func (w *publisher) fateOf(what string, req request, e *api.Error) outcome {
 	if e.Code == api.CodeUnknownOutcome || e.Code == api.CodeInternal {
 		return outcome{why: e.Error()}
 	}
-	return outcome{fate: fateRefused, why: e.Error()}
+	return outcome{fate: fateRefused, why: e.Error(), attempt: slices.Contains(beforeAll, e.Code)}
 }
+
+// beforeAll are the errors that are found before anything is looked at that was
+// sent earlier.
+var beforeAll = []api.Code{api.CodeDraining, api.CodeRateLimited, api.CodeDiskUnavailable}
 
 // exchange sends a request and reads its answer, which must come in answerLimit.
 func exchange(r request) (status int, replayed bool, body []byte, err error) {

@@ -19,12 +19,11 @@ import (
 // other while applications publish. After each fault every application must be
 // answered well again.
 type PublishRun struct {
-	t      testing.TB
-	rng    *rand.Rand
-	c      *Cluster
-	load   *Publishers
-	stalls Stalls
-	most   time.Duration // that a fault lasts
+	t    testing.TB
+	rng  *rand.Rand
+	c    *Cluster
+	load *Publishers
+	most time.Duration // that a fault lasts
 }
 
 type publishFault struct {
@@ -39,6 +38,7 @@ var publishFaults = []publishFault{
 	{"a broker's network cut", func(r *PublishRun) { r.failWire(cut) }},
 	{"a broker's network silent", func(r *PublishRun) { r.failWire(silent) }},
 	{"a broker's answers lost", func(r *PublishRun) { r.failWire(deaf) }},
+	{"requests to a broker late", (*PublishRun).delayWire},
 	{"kill -9 of a sidecar", (*PublishRun).killSidecar},
 	{"SIGTERM to a sidecar", (*PublishRun).stopSidecar},
 	{"kill -9 of a sidecar while answers are lost", (*PublishRun).killWhileDeaf},
@@ -64,6 +64,7 @@ func (r *PublishRun) Round(faults []publishFault, until time.Time) {
 			return
 		}
 		began := time.Now()
+		r.load.stalls.Reset()
 		r.t.Logf("%s %s …", clock(began), faults[i].name)
 		faults[i].do(r)
 		r.well()
@@ -148,6 +149,16 @@ func (r *PublishRun) failWire(how wireState) {
 	w := r.c.Wires[r.broker()]
 	w.Fail(how)
 	r.last()
+	w.Heal()
+}
+
+// delayWire holds requests back for less than their senders wait for an answer:
+// what they do then, and what arrives after all, must not be two messages. One
+// that is held back for longer may be, see TestTheEdgeOfPublishing.
+func (r *PublishRun) delayWire() {
+	w := r.c.Wires[r.broker()]
+	w.Fail(held)
+	time.Sleep(time.Second + upTo(r.rng, 2*time.Second))
 	w.Heal()
 }
 
@@ -298,10 +309,26 @@ func (r *PublishRun) fill(d Disk) {
 	}
 }
 
+// sample samples what answers until ctx ends.
+func (r *PublishRun) sample(ctx context.Context, into *Resources) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			for _, p := range r.c.all() {
+				into.Sample(ctx, p, now)
+			}
+		}
+	}
+}
+
 // breakIfSteady breaks a rule about time, unless this machine stood still.
 func (r *PublishRun) breakIfSteady(rule, format string, args ...any) {
 	r.t.Helper()
-	if worst := r.stalls.Worst(); worst > stallLimit {
+	if worst := r.load.stalls.Worst(); worst > stallLimit {
 		r.t.Logf("not judged, since this machine stood still for %v: %s", worst.Round(time.Millisecond), fmt.Sprintf(format, args...))
 		return
 	}
@@ -371,7 +398,13 @@ func readLog(t testing.TB, brokers []string, topic string) (log []Found) {
 				t.Fatalf("%s/%d: offset %d where %d was due", topic, rec.Partition, rec.Offset, next[rec.Partition])
 			}
 			next[rec.Partition]++
-			log = append(log, Found{rec.Partition, rec.Offset, string(rec.Key), string(rec.Value)})
+			f := Found{Partition: rec.Partition, Offset: rec.Offset, Key: string(rec.Key), Value: string(rec.Value)}
+			for _, h := range rec.Headers {
+				if h.Key == "sidestream-id" {
+					f.ID = string(h.Value)
+				}
+			}
+			log = append(log, f)
 		})
 	}
 	return log

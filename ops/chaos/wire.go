@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"net"
 	"sync"
 	"testing"
@@ -29,7 +30,7 @@ const (
 	cut              // connections are reset, new ones refused
 	silent           // nothing arrives on either side
 	deaf             // requests arrive, answers do not
-	held             // requests wait in the network, and arrive when it is over, whoever sent them
+	held             // requests of present connections wait, and arrive when it is over, whoever sent them
 )
 
 // link is one connection, with the broker's end.
@@ -39,6 +40,7 @@ type link struct {
 	mu    sync.Mutex // guards what follows
 	state wireState
 	kept  []byte // requests that wait
+	gone  bool   // the sidecar has closed its end meanwhile
 }
 
 // NewWire makes a wire in front of a broker; the test's end takes it away.
@@ -110,6 +112,18 @@ func (w *Wire) Heal() {
 	}
 }
 
+// Waits tells whether a request waits in the network that has some text in it.
+func (w *Wire) Waits(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k := range w.links {
+		if k.waits(text) {
+			return true
+		}
+	}
+	return false
+}
+
 func (w *Wire) close() {
 	w.mu.Lock()
 	w.closed = true
@@ -164,12 +178,28 @@ func (k *link) requests() {
 			}
 		}
 		if err != nil {
-			if state != held { // what waits arrives, whoever sent it
+			if !k.left() {
 				k.reset()
 			}
 			return
 		}
 	}
+}
+
+// left notes that the sidecar has closed its end. It is true where requests
+// wait, which arrive in spite of that.
+func (k *link) left() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.gone = true
+	return k.state == held
+}
+
+// waits tells whether a request waits that has some text in it.
+func (k *link) waits(text string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return bytes.Contains(k.kept, []byte(text))
 }
 
 // answers brings what the broker sends to the sidecar, until its end.
@@ -204,17 +234,28 @@ func (k *link) fail(how wireState) {
 
 func (k *link) heal() {
 	k.mu.Lock()
-	state, kept := k.state, k.kept
-	k.kept = nil
+	state := k.state
 	k.mu.Unlock()
-	switch state {
-	case silent, deaf:
+	if state == silent || state == deaf {
 		k.reset()
-	case held:
-		_, _ = k.broker.Write(kept)
+	}
+	for state == held {
 		k.mu.Lock()
-		k.state = deaf // whoever waited for the answers is gone
+		kept := k.kept
+		k.kept = nil
+		switch {
+		case len(kept) > 0:
+		case k.gone:
+			k.state = deaf // whoever waited for the answers is gone
+		default:
+			k.state = flows
+		}
+		state = k.state
 		k.mu.Unlock()
+		if _, err := k.broker.Write(kept); err != nil {
+			k.reset()
+			return
+		}
 	}
 }
 

@@ -111,6 +111,13 @@ func (s *shelf) trim() {
 	}
 }
 
+// kept is how much is kept.
+func (s *shelf) kept() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}
+
 // pop takes one off. mu is held.
 func (s *shelf) pop(i int) []byte {
 	n := len(s.free[i]) - 1

@@ -121,6 +121,8 @@ func (s *Server) sweep() {
 	tick := time.NewTicker(min(every, lookEvery))
 	defer tick.Stop()
 	trimmed := time.Now()
+	var garbage collector
+	defer func() { garbage.adapt(0, 0) }()
 	for {
 		select {
 		case now := <-tick.C:
@@ -133,6 +135,7 @@ func (s *Server) sweep() {
 				s.memory.shelf.trim()
 				trimmed = now
 			}
+			garbage.adapt(s.memory.used.Load()+s.memory.shelf.kept(), s.cfg.MaxRequestMemory)
 			s.tellLeftOut(now)
 		case <-s.memory.shelf.full:
 			runtime.GC()

@@ -198,7 +198,7 @@ func (s *Spool) room(size int64) *api.Error {
 	if stale := s.stale.Load(); stale != nil {
 		return refused(*stale)
 	}
-	used := s.journal.Size() + s.reserved.Add(size)
+	used := s.diskBytes() + s.reserved.Add(size)
 	if used <= s.cfg.MaxBytes {
 		s.full.Store(false)
 		return nil
@@ -207,6 +207,9 @@ func (s *Spool) room(size int64) *api.Error {
 	s.full.Store(true)
 	return refused(fmt.Sprintf("the spool holds %d of at most %d bytes (spool.max_bytes) that are not written yet", used-size, s.cfg.MaxBytes))
 }
+
+// diskBytes is what the spool's messages take.
+func (s *Spool) diskBytes() int64 { return s.journal.Size() + s.parkedBytes.Load() }
 
 // append puts the groups into the journal and makes the lanes know of them.
 func (s *Spool) append(groups []group, now time.Time) error {

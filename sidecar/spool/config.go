@@ -26,6 +26,7 @@ type Config struct {
 	SegmentBytes int64         `yaml:"-"` // of the journal
 	KeepEvery    time.Duration `yaml:"-"` // marks are written when something has changed
 	ReclaimEvery time.Duration `yaml:"-"` // the journal's room is given back
+	ParkAbove    int64         `yaml:"-"` // bytes of the journal above which entries are moved out of it
 	LookAgain    time.Duration `yaml:"-"` // what was not found is looked for once more
 }
 

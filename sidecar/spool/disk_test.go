@@ -16,7 +16,7 @@ import (
 )
 
 // newFaultyRig is a rig whose disk a rule may let fail.
-func newFaultyRig(t *testing.T, change func(*Config), rule func(disk.Op) error) *rig {
+func newFaultyRig(t *testing.T, change func(*Config), rule func(disk.Op) error, tune ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, fs: disk.WithFaults(disk.NewMem(), rule), b: newBrokers(4), cfg: DefaultConfig()}
 	r.cfg.Outcomes, r.cfg.SendWait = 1000, 100*time.Millisecond
@@ -26,6 +26,9 @@ func newFaultyRig(t *testing.T, change func(*Config), rule func(disk.Op) error) 
 		change(&r.cfg)
 	}
 	r.live = &live{b: r.b}
+	if len(tune) > 0 {
+		r.tune = tune[0]
+	}
 	r.open()
 	return r
 }
@@ -139,9 +142,8 @@ func TestMarksThatCannotBeWritten(t *testing.T) {
 }
 
 func TestFullByBytes(t *testing.T) {
-	r := newFaultyRig(t, nil, func(disk.Op) error { return nil })
+	r := newFaultyRig(t, nil, func(disk.Op) error { return nil }, func(c *Config) { c.MaxBytes = 100_000 })
 	defer r.close()
-	r.Spool.cfg.MaxBytes = 100_000
 	r.b.set(func() { r.b.topics["t"].parts[0].away = true })
 	value := strings.Repeat("x", 1000)
 	zero := int32(0)
@@ -169,9 +171,8 @@ func TestFullByBytes(t *testing.T) {
 // With reject_oldest the oldest messages make room, and are in the file of
 // rejected ones.
 func TestFullMakesRoom(t *testing.T) {
-	r := newFaultyRig(t, func(c *Config) { c.OnFull = RejectOldest }, func(disk.Op) error { return nil })
+	r := newFaultyRig(t, func(c *Config) { c.OnFull = RejectOldest }, func(disk.Op) error { return nil }, func(c *Config) { c.MaxBytes = 100_000 })
 	defer r.close()
-	r.Spool.cfg.MaxBytes = 100_000
 	r.b.set(func() { r.b.topics["t"].parts[0].away = true })
 	value := strings.Repeat("x", 1000)
 	zero := int32(0)
@@ -205,8 +206,7 @@ func TestFullMakesRoom(t *testing.T) {
 
 func TestTooOld(t *testing.T) {
 	for _, policy := range []string{Refuse, Reject} {
-		r := newFaultyRig(t, func(c *Config) { c.OnAge = policy }, func(disk.Op) error { return nil })
-		r.Spool.cfg.MaxAge = 50 * time.Millisecond
+		r := newFaultyRig(t, func(c *Config) { c.OnAge = policy }, func(disk.Op) error { return nil }, func(c *Config) { c.MaxAge = 50 * time.Millisecond })
 		r.b.set(func() { r.b.topics["t"].parts[0].away = true })
 		id := r.spool(0, "old")
 		deadline := time.Now().Add(10 * time.Second)

@@ -44,6 +44,8 @@ func (s *Spool) isFirst(l *lane) bool {
 // hasRoom says that enough of the journal can be given back for messages to be
 // taken again: it goes by whole segments.
 func (s *Spool) hasRoom() bool {
+	s.keeping.take()
 	s.reclaim()
-	return s.journal.Size()+2*s.cfg.segmentBytes() <= s.cfg.MaxBytes
+	s.keeping.leave()
+	return s.diskBytes()+2*s.cfg.segmentBytes() <= s.cfg.MaxBytes
 }

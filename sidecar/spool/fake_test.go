@@ -287,6 +287,7 @@ type rig struct {
 	cfg  Config
 	b    *brokers
 	live *live
+	tune func(*Config) // what Open would refuse
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
@@ -310,6 +311,9 @@ func (r *rig) open() {
 	s, err := Open(r.cfg, Deps{FS: r.fs, Dir: "spool", Next: r.live, Brokers: r.b, Sender: r.b.sender(), Logger: logger(r.t)})
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	if r.tune != nil {
+		r.tune(&s.cfg)
 	}
 	r.Spool = s
 	s.Start()

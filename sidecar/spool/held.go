@@ -16,27 +16,27 @@ func (s *Spool) Held(ids map[string]struct{}) (map[string]api.BatchResult, error
 	settled := map[laneKey]int64{}
 	end := s.journal.FlushedOffset()
 	at := end
+	parkedLanes := map[*lane]int64{}
 	s.mu.Lock()
 	for key, l := range s.lanes {
 		if l.isPending() {
 			settled[key] = l.settled
-			at = min(at, l.first)
+			at = min(at, l.inJournal())
+			if l.first < l.parkedEnd() {
+				parkedLanes[l] = l.first
+			}
 		}
 	}
 	s.mu.Unlock()
-	for at < end && len(held) < len(ids) {
-		b, next, err := s.read(max(at, s.journal.StartOffset()), loadBytes)
-		if err != nil {
-			return nil, fmt.Errorf("reading the spool: %w", err)
-		}
-		for raw, err := range record.Split(b) {
-			if err != nil {
-				break // what is damaged is told where it is to be sent
+	look := func(b []byte) {
+		for raw, cut := range record.Split(b) {
+			if cut != nil {
+				break
 			}
 			e, err := parseEntry(raw, true)
 			done, pending := settled[e.key]
 			if err != nil || !pending {
-				continue
+				continue // what is damaged is told where it is to be sent
 			}
 			_ = e.each(done, func(ev event) { // the same
 				for _, h := range ev.headers {
@@ -46,6 +46,32 @@ func (s *Spool) Held(ids map[string]struct{}) (map[string]api.BatchResult, error
 				}
 			})
 		}
+	}
+	for l, at := range parkedLanes {
+		for {
+			s.mu.Lock()
+			end := l.parkedEnd()
+			s.mu.Unlock()
+			if at >= end {
+				break
+			}
+			b, next, err := s.readLane(l, at, loadBytes)
+			if err != nil {
+				return nil, fmt.Errorf("reading the spool: %w", err)
+			}
+			look(b)
+			if next <= at {
+				break
+			}
+			at = next
+		}
+	}
+	for at < end && len(held) < len(ids) {
+		b, next, err := s.read(max(at, s.journal.StartOffset()), loadBytes)
+		if err != nil {
+			return nil, fmt.Errorf("reading the spool: %w", err)
+		}
+		look(b)
 		if next <= at {
 			break
 		}

@@ -32,13 +32,12 @@ func (s *Spool) keepMarks() {
 		s.mu.Lock()
 		dirty := s.dirty
 		s.mu.Unlock()
-		if !wanted && !dirty {
-			continue
-		}
-		if err := s.saveMarks(); err != nil {
-			s.metrics.faults.WithLabelValues("marks").Inc()
-			s.log.Error("the spool's marks cannot be written: nothing more is sent until they can", zap.Error(err))
-			continue
+		if wanted || dirty {
+			if err := s.saveMarks(); err != nil {
+				s.metrics.faults.WithLabelValues("marks").Inc()
+				s.log.Error("the spool's marks cannot be written: nothing more is sent until they can", zap.Error(err))
+				continue
+			}
 		}
 		if wanted { // it comes often then
 			continue
@@ -46,7 +45,10 @@ func (s *Spool) keepMarks() {
 		now := time.Now()
 		if s.journal.Size() > s.cfg.segmentBytes() || now.Sub(reclaimed) >= cmp.Or(s.cfg.ReclaimEvery, reclaimEvery) {
 			reclaimed = now
+			s.keeping.take()
 			s.reclaim()
+			s.park()
+			s.keeping.leave()
 		}
 	}
 }
@@ -86,13 +88,14 @@ func (s *Spool) saveMarks() error {
 }
 
 // reclaim gives back the room of the journal below the first event that is not
-// settled, and forgets lanes of which nothing is left there.
+// settled, and forgets lanes of which nothing is left there. The caller has the
+// keeper's turn.
 func (s *Spool) reclaim() {
 	s.mu.Lock()
 	below := s.registered
 	for _, l := range s.lanes {
 		if l.isPending() {
-			below = min(below, l.first)
+			below = min(below, l.inJournal())
 		}
 	}
 	s.mu.Unlock()
@@ -103,10 +106,11 @@ func (s *Spool) reclaim() {
 		}
 	}
 	start := s.journal.StartOffset()
+	s.unpark()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, l := range s.lanes {
-		if !l.isPending() && !l.running && l.last < start {
+		if l.parked == nil && !l.isPending() && !l.running && l.last < start {
 			delete(s.lanes, key)
 			s.dirty = true
 		}

@@ -18,6 +18,8 @@ type lane struct {
 	oldest  time.Time
 	events  int64 // that are pending
 
+	parked *parked // nil: nothing is
+
 	queue   []entry // loaded, in order
 	queued  int64   // their bytes
 	running bool    // its goroutine is

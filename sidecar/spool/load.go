@@ -22,6 +22,13 @@ const (
 // as they keep up; one that falls behind is read for by itself.
 func (s *Spool) load() {
 	for {
+		if l := s.wantsParked(); l != nil {
+			if err := s.loadParked(l); err == nil {
+				continue
+			} else if !s.cannotRead(err) {
+				return
+			}
+		}
 		at, ok := s.wanted()
 		if !ok {
 			select {
@@ -31,16 +38,81 @@ func (s *Spool) load() {
 				return
 			}
 		}
-		if err := s.loadFrom(at); err != nil {
-			s.log.Error("the spool's journal cannot be read", zap.Error(err))
-			s.metrics.faults.WithLabelValues("read").Inc()
-			select {
-			case <-time.After(time.Second):
-			case <-s.ctx.Done():
-				return
-			}
+		if err := s.loadFrom(at); err != nil && !s.cannotRead(err) {
+			return
 		}
 	}
+}
+
+// cannotRead tells of an error and waits a while; false when the spool closes.
+func (s *Spool) cannotRead(err error) bool {
+	s.log.Error("spooled messages cannot be read", zap.Error(err))
+	s.metrics.faults.WithLabelValues("read").Inc()
+	select {
+	case <-time.After(time.Second):
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// wantsParked is a lane that has parked entries to be loaded, and room for them.
+func (s *Spool) wantsParked() *lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lanes {
+		if l.wants() && l.cursor < l.parkedEnd() && (s.loaded < loadedBytes || l.queued == 0) {
+			return l
+		}
+	}
+	return nil
+}
+
+// loadParked gives a lane some of what is parked.
+func (s *Spool) loadParked(l *lane) error {
+	s.mu.Lock()
+	at := l.cursor
+	s.mu.Unlock()
+	b, next, err := s.readLane(l, at, laneBytes)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for raw, cut := range record.Split(b) {
+		if cut != nil {
+			break
+		}
+		e, err := parseEntry(raw, false)
+		if err != nil || e.base < l.cursor || e.next-1 <= l.settled {
+			continue
+		}
+		if !s.give(l, e, raw) {
+			return nil
+		}
+	}
+	l.cursor = max(l.cursor, next)
+	poke(l.loaded)
+	return nil
+}
+
+// give puts an entry into a lane's queue; false when it has got enough, and is to
+// go on with this entry. Call with mu held.
+func (s *Spool) give(l *lane, e entry, raw []byte) bool {
+	if l.queued > 0 && (l.queued >= laneBytes || s.loaded >= loadedBytes) {
+		l.cursor = e.base
+		return false
+	}
+	if h, err := record.ParseHeader(raw); err != nil || record.CheckCRC(raw, h) != nil {
+		s.damagedEntry(l, e)
+		return true
+	}
+	e.raw = append([]byte(nil), raw...) // the stretch would stay as long as any of it
+	l.queue = append(l.queue, e)
+	l.queued += e.size
+	s.loaded += e.size
+	poke(l.loaded)
+	return true
 }
 
 // wants says that a lane has something in the journal to be read, and room for it.
@@ -55,7 +127,7 @@ func (s *Spool) wanted() (at int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.lanes {
-		if !l.wants() || l.cursor >= flushed || s.loaded >= loadedBytes && l.queued > 0 {
+		if !l.wants() || l.cursor < l.parkedEnd() || l.cursor >= flushed || s.loaded >= loadedBytes && l.queued > 0 {
 			continue
 		}
 		if !ok || l.cursor < at {
@@ -69,6 +141,9 @@ func (s *Spool) wanted() (at int64, ok bool) {
 func (s *Spool) loadFrom(at int64) error {
 	at = max(at, s.journal.StartOffset())
 	b, next, err := s.read(at, loadBytes)
+	if errors.Is(err, commitlog.ErrOutOfRange) && at < s.journal.StartOffset() {
+		return nil // it was parked meanwhile
+	}
 	if err != nil {
 		return err
 	}
@@ -76,7 +151,7 @@ func (s *Spool) loadFrom(at int64) error {
 	defer s.mu.Unlock()
 	want := map[*lane]bool{}
 	for _, l := range s.lanes {
-		if l.wants() && l.cursor < next {
+		if l.wants() && l.cursor < next && l.cursor >= l.parkedEnd() {
 			want[l] = true
 		}
 	}
@@ -92,20 +167,9 @@ func (s *Spool) loadFrom(at int64) error {
 		if l == nil || !want[l] || e.base < l.cursor || e.next-1 <= l.settled {
 			continue
 		}
-		if l.queued > 0 && (l.queued >= laneBytes || s.loaded >= loadedBytes) {
-			delete(want, l) // it has got enough
-			l.cursor = e.base
-			continue
+		if !s.give(l, e, raw) {
+			delete(want, l)
 		}
-		if h, err := record.ParseHeader(raw); err != nil || record.CheckCRC(raw, h) != nil {
-			s.damagedEntry(l, e)
-			continue
-		}
-		e.raw = append([]byte(nil), raw...) // the stretch would stay as long as any of it
-		l.queue = append(l.queue, e)
-		l.queued += e.size
-		s.loaded += e.size
-		poke(l.loaded)
 	}
 	for l := range want {
 		l.cursor = max(l.cursor, next)

@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer, s *Spool) (*metrics, error) {
 			Name: "sidestream_spool_rejected_records_total", Help: "Spooled messages that were moved to the file of rejected messages, by the code of the error.",
 		}, []string{"code"}),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sidestream_spool_faults_total", Help: "Failures of the spool's disk, by what failed: read, marks, outcomes, reclaim; damage is messages that the disk lost.",
+			Name: "sidestream_spool_faults_total", Help: "Failures of the spool's disk, by what failed: read, marks, outcomes, reclaim, park; damage is messages that the disk lost.",
 		}, []string{"kind"}),
 	}
 	if reg == nil {
@@ -36,8 +36,8 @@ func newMetrics(reg prometheus.Registerer, s *Spool) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{m.accepted, m.acceptedBytes, m.refused, m.written, m.found, m.rejected, m.faults,
 		gauge("sidestream_spool_pending_records", "Spooled messages that are not written yet.", func() float64 { return float64(s.Status().Pending) }),
-		gauge("sidestream_spool_disk_bytes", "Bytes of the spool's journal on the disk.", func() float64 { return float64(s.journal.Size()) }),
-		gauge("sidestream_spool_limit_bytes", "Bytes that the journal may have (spool.max_bytes).", func() float64 { return float64(s.cfg.MaxBytes) }),
+		gauge("sidestream_spool_disk_bytes", "Bytes of spooled messages on the disk.", func() float64 { return float64(s.diskBytes()) }),
+		gauge("sidestream_spool_limit_bytes", "Bytes that they may have (spool.max_bytes).", func() float64 { return float64(s.cfg.MaxBytes) }),
 		gauge("sidestream_spool_oldest_seconds", "For how long the oldest spooled message has waited; 0 without any.", func() float64 { return s.Status().OldestSeconds }),
 		gauge("sidestream_spool_away_partitions", "Partitions whose spooled messages make no way.", func() float64 { return float64(s.Status().AwayPartitions) }),
 		gauge("sidestream_spool_reject_bytes", "Bytes of the file of rejected messages.", func() float64 { return float64(s.rejects.size()) }),

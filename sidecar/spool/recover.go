@@ -11,6 +11,9 @@ func (s *Spool) recover(marks []mark, lost bool) error {
 		l := s.laneOf(m.key())
 		l.settled, l.upto, l.from, l.onDisk = m.Settled, m.Upto, m.From, m
 	}
+	if err := s.openParked(); err != nil {
+		return err
+	}
 	end := s.journal.EndOffset()
 	for at := s.journal.StartOffset(); at < end; {
 		b, next, err := s.read(at, loadBytes)
@@ -27,7 +30,7 @@ func (s *Spool) recover(marks []mark, lost bool) error {
 				continue
 			}
 			l := s.laneOf(e.key)
-			if left := e.next - 1 - max(l.settled, e.base); left > 0 {
+			if left := e.next - 1 - max(l.settled, e.base); left > 0 && e.base >= l.parkedEnd() {
 				s.register(l, e.base, e.next, int(left), e.accepted)
 			}
 		}
@@ -51,7 +54,7 @@ func (s *Spool) idsOf(l *lane) (ids map[string]struct{}, numbers map[string]int6
 	s.mu.Unlock()
 	ids, numbers = map[string]struct{}{}, map[string]int64{}
 	for at <= upto && s.ctx.Err() == nil {
-		b, next, err := s.read(max(at, s.journal.StartOffset()), loadBytes)
+		b, next, err := s.readLane(l, at, loadBytes)
 		if err != nil {
 			return nil, nil, err
 		}

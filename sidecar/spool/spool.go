@@ -92,12 +92,15 @@ type Spool struct {
 	marks     *marksFile
 	memory    *memory
 	rate      pace
+	keeping   turn // gives room back and moves entries
 	accepting turn // appends to the journal and the lanes' order are one step
 
-	reserved atomic.Int64           // bytes that are being accepted
-	full     atomic.Bool            // messages were refused for want of room
-	stale    atomic.Pointer[string] // why messages are refused for the age of others; nil: they are not
-	turns    atomic.Uint32          // whose turn it is among partitions, for events without a key
+	reserved    atomic.Int64           // bytes that are being accepted
+	parkedBytes atomic.Int64           // of files of parked messages
+	parkedFiles int                    // the last one's number; of the keeper
+	full        atomic.Bool            // messages were refused for want of room
+	stale       atomic.Pointer[string] // why messages are refused for the age of others; nil: they are not
+	turns       atomic.Uint32          // whose turn it is among partitions, for events without a key
 
 	ctx    context.Context // ends when sending is to end
 	cancel context.CancelFunc
@@ -144,6 +147,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 		cfg: cfg, fsys: deps.FS, dir: deps.Dir, next: deps.Next, brokers: deps.Brokers, sender: deps.Sender, log: deps.Logger,
 		rejects:   &rejects{fsys: deps.FS, dir: deps.Dir, limit: cfg.RejectBytes, turn: make(turn, 1)},
 		accepting: make(turn, 1),
+		keeping:   make(turn, 1),
 		rate:      pace{perSecond: cfg.DrainBytes},
 		wake:      make(chan struct{}, 1), keep: make(chan struct{}, 1),
 		lanes: map[laneKey]*lane{}, busy: map[string]int{},
@@ -290,6 +294,11 @@ func (s *Spool) closeFiles() error {
 	var errs []error
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())
+	}
+	for _, l := range s.lanes { // nothing runs any more
+		if l.parked != nil && l.parked.f != nil {
+			errs = append(errs, l.parked.f.Close())
+		}
 	}
 	if s.marks != nil {
 		errs = append(errs, s.marks.close())

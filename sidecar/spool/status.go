@@ -12,7 +12,7 @@ import (
 // Status is the spool's part of GET /status.
 func (s *Spool) Status() api.SpoolStatus {
 	now := time.Now()
-	st := api.SpoolStatus{Bytes: s.journal.Size(), MaxBytes: s.cfg.MaxBytes, RejectBytes: s.rejects.size(), RejectFile: s.dir + "/" + RejectsName, Away: []api.SpoolAway{}}
+	st := api.SpoolStatus{Bytes: s.diskBytes(), MaxBytes: s.cfg.MaxBytes, RejectBytes: s.rejects.size(), RejectFile: s.dir + "/" + RejectsName, Away: []api.SpoolAway{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var oldest time.Time
@@ -56,7 +56,11 @@ func (s *Spool) Event(id string) (api.SpoolEvent, error) {
 	// by the second.
 	ev := api.SpoolEvent{ID: id, Offset: -1}
 	pending := false
-	if e, ok := s.entryOf(seq); ok {
+	e, ok := s.entryOf(seq)
+	if !ok {
+		e, ok = s.parkedEntryOf(seq)
+	}
+	if ok {
 		if e.base == seq {
 			return api.SpoolEvent{}, api.NewError(api.CodeNotFound, fmt.Sprintf("there is no message %q in the spool of this sidecar", id))
 		}

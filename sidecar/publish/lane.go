@@ -117,7 +117,7 @@ func (l *lane) attempt() {
 		l.pause(fmt.Sprintf("partition %d of topic %s has no leader: its broker is away", l.partition, l.topic))
 		return
 	}
-	if l.ack == AckAll && l.id == (producerID{}) {
+	if l.ack == AckAll && l.id == noProducer {
 		if l.id, err = l.p.ids.get(l.p.ctx); err != nil {
 			l.pause(fmt.Sprintf("the brokers give out no producer id: %v", err))
 			return
@@ -213,12 +213,12 @@ func (l *lane) answered(code int16, offset int64) {
 	case refusal == refusedSequence && l.b.doubt:
 		// Whether the earlier attempt was written cannot be known any more.
 		l.fail(unknown(l.topic, err.Error()))
-		l.id = producerID{}
+		l.id = noProducer
 		l.p.ids.forget()
 	case refusal == refusedSequence:
 		// The broker has forgotten this producer; as a new one it begins anew.
 		l.putBack()
-		l.id = producerID{}
+		l.id = noProducer
 		l.p.ids.forget()
 		l.tries++
 		if l.tries > 1 {
@@ -240,7 +240,7 @@ func (l *lane) answered(code int16, offset int64) {
 	default:
 		told := l.p.tell(err, l.topic, !l.b.doubt)
 		if l.b.doubt || told.Code == api.CodeUnknownOutcome {
-			l.id = producerID{} // whether its sequence numbers are used up is not known
+			l.id = noProducer // whether its sequence numbers are used up is not known
 			l.p.ids.forget()
 		}
 		l.fail(told)

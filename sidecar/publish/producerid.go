@@ -17,7 +17,8 @@ type producerID struct {
 	epoch int16
 }
 
-// noProducer is that of batches without sequence numbers.
+// noProducer is that of batches without sequence numbers, and of a lane that has
+// none yet. Zero is a producer: the first that a new cluster of Kafka's names.
 var noProducer = producerID{-1, -1}
 
 // producerIDs has the producer id of all lanes. A lane whose sequence numbers
@@ -27,7 +28,7 @@ type producerIDs struct {
 	flight singleflight.Group
 
 	mu  sync.Mutex // guards now
-	now producerID // zero: none
+	now producerID // noProducer: none
 }
 
 // idTime bounds one request for a producer id.
@@ -38,7 +39,7 @@ func (p *producerIDs) get(ctx context.Context) (producerID, error) {
 	p.mu.Lock()
 	now := p.now
 	p.mu.Unlock()
-	if now != (producerID{}) {
+	if now != noProducer {
 		return now, nil
 	}
 	got, err, _ := p.flight.Do("", func() (any, error) {
@@ -60,7 +61,7 @@ func (p *producerIDs) get(ctx context.Context) (producerID, error) {
 		return id, nil
 	})
 	if err != nil {
-		return producerID{}, err
+		return noProducer, err
 	}
 	return got.(producerID), nil
 }
@@ -69,5 +70,5 @@ func (p *producerIDs) get(ctx context.Context) (producerID, error) {
 func (p *producerIDs) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now = producerID{}
+	p.now = noProducer
 }

@@ -154,7 +154,7 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 			return nil, err
 		}
 	}
-	p.ids.cl = p.clients[AckAll]
+	p.ids.cl, p.ids.now = p.clients[AckAll], noProducer
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.request = func(ack Ack, broker int32, req kmsg.Request) (kmsg.Response, error) {
 		// It ends when its client is closed: a context that can end would cost

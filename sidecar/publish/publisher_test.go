@@ -601,3 +601,30 @@ func TestTimeThatIsOver(t *testing.T) {
 		t.Errorf("%d messages are written", n)
 	}
 }
+
+// The first producer id that a new Apache Kafka gives out is 0. It was taken for
+// none: each batch asked for another one, and a repeated batch and the next one
+// had different producers.
+func TestTheProducerIDMayBeZero(t *testing.T) {
+	r := newRig(t, nil)
+	var asked atomic.Int32
+	r.cluster.ControlKey(kmsg.InitProducerID.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		asked.Add(1)
+		resp := kreq.ResponseKind().(*kmsg.InitProducerIDResponse)
+		resp.ProducerID, resp.ProducerEpoch = 0, 0
+		return resp, nil, true
+	})
+	r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		return nil, errors.New("the first answer is lost"), true
+	})
+	for i := range 5 {
+		done, err := r.Publish(t.Context(), "one", Message{Value: []byte("v")}, Options{})
+		if err != nil || done.Offset != int64(i) {
+			t.Fatalf("message %d: %+v, %v", i, done, err)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("%d producer ids were asked for, want 1", n)
+	}
+}

@@ -327,7 +327,7 @@ func (s *topicState) lane(p *Publisher, t *upstream.Topic, ack Ack, id int32) *l
 	}
 	l := (*lanes)[id]
 	if l == nil {
-		l = &lane{p: p, of: s, topic: t.Name, uuid: t.UUID, partition: id, ack: ack}
+		l = &lane{p: p, of: s, topic: t.Name, uuid: t.UUID, partition: id, ack: ack, id: noProducer}
 		(*lanes)[id] = l
 	}
 	return l

@@ -26,6 +26,7 @@ type entry struct {
 	absents int           // how many are absent
 	places  places        // where the open ones may be
 	ask     bool          // the spool may hold open ones
+	missing time.Time     // since when the brokers deny the topic of open ones; zero: they do not
 	flight  *flight       // what of it is still on its way; nil: nothing is
 
 	// Under Keys.mu alone.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,7 +56,7 @@ type Deps struct {
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer
 
-	quiet time.Duration // 0: as it is
+	quiet, gone time.Duration // 0: as they are
 }
 
 // Keys remembers requests by their Idempotency-Key and passes on those that are
@@ -68,6 +69,8 @@ type Keys struct {
 	journal *journal
 	bounds  bounds
 	metrics *metrics
+
+	refusing atomic.Bool // the disk did not take the last intent
 
 	wake   chan struct{} // holds one: something can be settled
 	cancel context.CancelFunc
@@ -107,6 +110,9 @@ func New(next Publisher, cfg Config, deps Deps) (*Keys, error) {
 	}
 	if k.deps.quiet == 0 {
 		k.deps.quiet = quiet
+	}
+	if k.deps.gone == 0 {
+		k.deps.gone = gone
 	}
 	var err error
 	if k.metrics, err = newMetrics(deps.Registerer, k.Status); err != nil {

@@ -14,6 +14,9 @@ const (
 	quiet = time.Second
 	// skew is how far the brokers' clocks may be from this host's.
 	skew = 10 * time.Minute
+	// gone is how long the brokers must have denied a topic before its records
+	// are gone with it: less could be a restart of brokers.
+	gone = time.Minute
 )
 
 // target is a record that is looked for.
@@ -82,8 +85,7 @@ func (s *search) askSpool() error {
 }
 
 // look looks twice. What was not found then, in partitions that were both times
-// read to their end, is absent. A topic that is not there is an error: it may be
-// a broker that has just been started, and what is there then is there again.
+// read to their end, is absent. A topic that is not there is an error.
 func (s *search) look(ctx context.Context) error {
 	var last *round
 	for n := range 2 {
@@ -116,6 +118,23 @@ func (s *search) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// deny notes whether the brokers deny the topic. Those that were looked for while
+// they did so for long are absent.
+func (s *search) deny(denied bool) {
+	for _, j := range s.jobs {
+		switch {
+		case !denied:
+			j.e.missing = time.Time{}
+		case j.e.missing.IsZero():
+			j.e.missing = time.Now()
+		case time.Since(j.e.missing) >= s.k.deps.gone:
+			for _, i := range which(j.fates, open) {
+				j.fates[i] = fate{kind: absent}
+			}
+		}
+	}
 }
 
 // round is one look into the partitions.

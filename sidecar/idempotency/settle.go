@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -24,7 +23,6 @@ const (
 type job struct {
 	e     *entry
 	fates []fate
-	gone  *api.Error // the topic is not there
 }
 
 // signal wakes the settler.
@@ -136,14 +134,8 @@ func (k *Keys) search(ctx context.Context, topic string, jobs []*job) {
 	if err == nil {
 		err = s.look(ctx)
 	}
-	var ae *api.Error
-	switch {
-	case err == nil:
-	case errors.As(err, &ae) && ae.Code == api.CodeTopicNotFound:
-		for _, j := range jobs {
-			j.gone = ae
-		}
-	default:
+	s.deny(isCode(err, api.CodeTopicNotFound))
+	if err != nil {
 		k.log.Debug("messages cannot be looked for now", zap.String("topic", topic), zap.Error(err))
 	}
 }

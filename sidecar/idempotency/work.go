@@ -43,14 +43,11 @@ func (w *work) do() (results []api.BatchResult, millis int64, err error) {
 		}
 	}()
 	result := "new"
-	var gone *api.Error
 	if !fresh {
 		result = "resumed"
-		gone = w.settle()
+		w.settle()
 	}
 	switch absents := which(w.fates, absent); {
-	case gone != nil:
-		result, err = "open", gone
 	case count(w.fates, open) > 0:
 		result = "open"
 	case len(absents) == 0:
@@ -83,16 +80,14 @@ func (w *work) do() (results []api.BatchResult, millis int64, err error) {
 	return resultsOf(w.fates, errs), 0, nil
 }
 
-// settle finds out what became of the open records. It returns an error if their
-// topic is not there, and they with it.
-func (w *work) settle() *api.Error {
+// settle finds out what became of the open records.
+func (w *work) settle() {
 	if count(w.fates, open) == 0 {
-		return nil
+		return
 	}
 	j := &job{e: w.e, fates: w.fates}
 	w.k.settle(w.ctx, []*job{j})
 	w.fates = j.fates
-	return j.gone
 }
 
 // send sends the records at some places of the request. The error says that
@@ -202,10 +197,15 @@ func (w *work) intend(at []int, where places) error {
 		if errors.Is(err, commitlog.ErrNoSpace) {
 			why = "the disk is full"
 		}
-		k.log.Warn("a request with an Idempotency-Key is refused", zap.String("topic", w.topic), zap.Error(err))
+		if !k.refusing.Swap(true) { // of many, one is told
+			k.log.Warn("the disk does not take Idempotency-Keys: requests with one are refused", zap.Error(err))
+		}
 		refused := api.NewError(codeNotKept, fmt.Sprintf("the %s cannot be kept on this host's disk, so nothing was sent: %s", api.HeaderIdempotencyKey, why))
 		refused.RetryAfterMillis = 1000
 		return refused
+	}
+	if k.refusing.Swap(false) {
+		k.log.Info("the disk takes Idempotency-Keys again")
 	}
 	e.note, e.places = offset, where
 	return nil

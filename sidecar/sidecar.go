@@ -186,7 +186,7 @@ func (s *Sidecar) open(bound string) (err error) {
 		Ready: s.causes, Status: s.status, Drain: func() { close(s.drain) },
 		Users: s.cfg.users(s.log), Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
 		MaxRequestSize: s.cfg.MaxRequestBytes, MaxBodyMemory: s.cfg.MaxRequestMemory, MaxConnections: s.cfg.MaxConnections, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,
-		Logger: s.log.Named("http"), Gatherer: s.registry, Registry: s.registry,
+		Version: Version, Logger: s.log.Named("http"), Gatherer: s.registry, Registry: s.registry,
 	})
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"sidestream/discovery"
 	"sidestream/sdk/api"
+	"sidestream/sidecar/api/conform"
 )
 
 // rig is a running sidecar with brokers and a store of its own.
@@ -27,6 +29,9 @@ type rig struct {
 	cfg     Config
 	base    string
 	stop    func() error // stops it and returns what Run did
+
+	describe  sync.Once
+	described *conform.Document // what the sidecar says of its API
 }
 
 func newCluster(t *testing.T) *kfake.Cluster {
@@ -146,7 +151,9 @@ func (r *rig) do(method, path, body string, headers ...string) answer {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Header, b}
+	a := answer{resp.StatusCode, resp.Header, b}
+	r.conforms(method, path, a)
+	return a
 }
 
 // raw sends bytes as they are and reads one response.

@@ -48,6 +48,7 @@ func (s *Server) routes() []route {
 		{"GET", "/readyz", none, s.readyz, always},
 		{"GET", "/status", none, s.status, always},
 		{"GET", "/metrics", []string{"name[]"}, s.metricsPage, always},
+		{"GET", "/openapi.json", none, s.getOpenAPI, always},
 		{"POST", "/drain", none, s.drain, always},
 	}
 }

@@ -84,6 +84,7 @@ type Options struct {
 	IdleTimeout    time.Duration // for a connection without request; 0: 5 minutes
 	WriteTimeout   time.Duration // for one answer to leave; 0: 1 minute
 
+	Version  string // of the sidecar, for GET /openapi.json
 	Logger   *zap.Logger
 	Gatherer prometheus.Gatherer // for GET /metrics
 	Registry prometheus.Registerer
@@ -105,6 +106,7 @@ type Server struct {
 	wg       sync.WaitGroup // one Serve a listener
 	streams  sync.WaitGroup // connections that streams have taken over
 	users    atomic.Pointer[map[uint32]string]
+	openAPI  func() []byte // the document, made once
 
 	// mu guards listeners.
 	mu        sync.Mutex
@@ -120,6 +122,7 @@ func New(opt Options) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.SetUsers(opt.Users)
 	s.SetHosts(opt.AllowedHosts)
+	s.openAPI = sync.OnceValue(s.describeAPI)
 	var err error
 	if s.metrics, err = newMetrics(opt.Registry); err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)

@@ -8,7 +8,7 @@ import (
 // Config is how much is remembered of requests with an Idempotency-Key.
 type Config struct {
 	Window   time.Duration `yaml:"window" help:"How long after its first request an Idempotency-Key is remembered, 1m to 168h; a repeat that comes later is a new request."`
-	MaxKeys  int           `yaml:"max_keys" help:"Most keys that are remembered, 1 to 10000000; beyond it the oldest is forgotten for each new one. A key takes about 300 bytes of memory and 400 of disk."`
+	MaxKeys  int           `yaml:"max_keys" help:"Most keys that are remembered, 1 to 10000000; beyond it the oldest is forgotten for each new one. A key takes about 400 bytes of memory, and of disk."`
 	MaxBytes int64         `yaml:"max_bytes" help:"Most bytes of memory for what is remembered, at least 1048576; beyond it the oldest keys are forgotten. Answers to large batches take a few bytes for each message."`
 }
 

@@ -67,6 +67,7 @@ func (l *lane) note() {
 func (s *Spool) register(l *lane, base, next int64, events int, at time.Time) {
 	if !l.isPending() {
 		s.busy[l.key.topic]++
+		s.anyBusy.Store(true)
 		l.oldest, l.first = at, base
 		l.cursor = max(l.cursor, base)
 		l.away = nil
@@ -104,6 +105,7 @@ func (s *Spool) settle(l *lane, seq int64, events int) {
 func (s *Spool) idle(topic string) {
 	if s.busy[topic]--; s.busy[topic] <= 0 {
 		delete(s.busy, topic)
+		s.anyBusy.Store(len(s.busy) > 0)
 	}
 }
 

@@ -108,6 +108,9 @@ func (s *Spool) give(l *lane, e entry, raw []byte) bool {
 		return true
 	}
 	e.raw = append([]byte(nil), raw...) // the stretch would stay as long as any of it
+	if len(l.queue) == 0 {
+		l.first, l.oldest = max(l.first, e.base), e.accepted
+	}
 	l.queue = append(l.queue, e)
 	l.queued += e.size
 	s.loaded += e.size

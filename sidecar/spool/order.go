@@ -132,6 +132,9 @@ func orderedIn(m publish.Message, partitions int32) (partition int32, ordered bo
 // way the error is brokers_unavailable, as it would be without the spool: nothing
 // was sent.
 func (s *Spool) behind(ctx context.Context, topic string, ms []publish.Message, o publish.Options) error {
+	if !s.anyBusy.Load() {
+		return nil
+	}
 	s.mu.Lock()
 	busy := s.busy[topic] > 0
 	s.mu.Unlock()

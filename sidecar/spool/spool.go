@@ -98,6 +98,7 @@ type Spool struct {
 	reserved    atomic.Int64           // bytes that are being accepted
 	parkedBytes atomic.Int64           // of files of parked messages
 	parkedFiles int                    // the last one's number; of the keeper
+	anyBusy     atomic.Bool            // something is to be sent
 	full        atomic.Bool            // messages were refused for want of room
 	stale       atomic.Pointer[string] // why messages are refused for the age of others; nil: they are not
 	turns       atomic.Uint32          // whose turn it is among partitions, for events without a key
@@ -263,8 +264,10 @@ func (s *Spool) Start() {
 	}
 }
 
-// Close takes nothing more, lets what is on its way arrive until ctx ends, notes
-// how far it came, and closes. What is left is sent by the next Open.
+const closeWait = time.Second
+
+// Close takes nothing more, lets what is on its way arrive for a moment or until
+// ctx ends, notes how far it came, and closes. What is left is sent by the next Open.
 func (s *Spool) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -279,8 +282,12 @@ func (s *Spool) Close(ctx context.Context) error {
 		s.wg.Wait()
 		close(done)
 	}()
+	// What has no answer by then may take for ever; the next start finds out.
+	moment := time.NewTimer(closeWait)
+	defer moment.Stop()
 	select {
 	case <-done:
+	case <-moment.C:
 	case <-ctx.Done():
 	}
 	s.sender.Close() // ends what is left

@@ -515,3 +515,30 @@ func TestSizesAndPartitionsAreChecked(t *testing.T) {
 		t.Errorf("%d messages were taken", n)
 	}
 }
+
+// A partition that always has something to send is as old as what waits, not as
+// its first message was.
+func TestAPartitionThatIsNeverIdleDoesNotAge(t *testing.T) {
+	b := newBrokers(1)
+	s, err := Open(DefaultConfig(), Deps{FS: disk.NewMem(), Dir: "spool", Next: &live{b: b}, Brokers: b, Sender: b.sender()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close(t.Context()) }()
+	if _, err := s.Publish(t.Context(), "t", publish.Message{Value: []byte("v")}, publish.Options{Ack: publish.AckSpool}); err != nil {
+		t.Fatal(err)
+	}
+	raw := firstEntry(t, s, 0)
+	e, err := parseEntry(raw, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.lanes[e.key]
+	l.oldest = time.Now().Add(-time.Hour) // of one that was written meanwhile
+	s.mu.Lock()
+	s.give(l, e, raw)
+	s.mu.Unlock()
+	if at, any := s.oldest(); !any || time.Since(at) > time.Minute {
+		t.Errorf("%v, %v", at, any)
+	}
+}

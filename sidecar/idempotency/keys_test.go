@@ -237,6 +237,26 @@ func TestOnePartitionAway(t *testing.T) {
 	}
 }
 
+// One look is not enough, whichever of the two it is.
+func TestOneLookIsNotEnough(t *testing.T) {
+	for n, sent := range map[int]bool{0: true, 1: false, 2: false} {
+		r := newRig(t, func(_ *Config, d *Deps) { d.quiet = 20 * time.Millisecond })
+		s := search{k: r.Keys, topic: "t", ids: map[string]target{}}
+		j := &job{e: &entry{places: places{uuid: "u", from: []place{{1, 0}}}, count: 1}, fates: make([]fate, 1)}
+		s.jobs = []*job{j}
+		s.begin()
+		r.world.mu.Lock()
+		r.world.flaky = n
+		r.world.mu.Unlock()
+		if err := s.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if absent := j.fates[0].kind == absent; absent != sent {
+			t.Errorf("with %d looks that failed it is absent: %v, want %v", n, absent, sent)
+		}
+	}
+}
+
 // Brokers that have just been started may deny a topic that is there, so one is
 // gone only when they have denied it for long; then its records are too.
 func TestATopicThatIsGone(t *testing.T) {

@@ -158,7 +158,7 @@ func (s *search) round(ctx context.Context, earlier *round) (*round, error) {
 	}
 	r := &round{uuid: t.UUID, read: map[int32]reach{}, bad: map[int32]error{}}
 	if earlier != nil && earlier.uuid != r.uuid {
-		earlier = nil // it was made anew between the looks
+		return nil, errors.New("it was made anew between the looks")
 	}
 	var since map[int32]int64
 	for _, part := range t.Partitions {
@@ -179,10 +179,12 @@ func (s *search) round(ctx context.Context, earlier *round) (*round, error) {
 			}
 			from = min(from, at)
 		}
-		begun := from
+		begun, once := from, false
 		if earlier != nil {
 			if e, ok := earlier.read[part.ID]; ok {
 				begun, from = e.from, max(from, e.end)
+			} else {
+				once = true
 			}
 		}
 		found, end, err := s.k.deps.Brokers.Find(ctx, s.topic, part.ID, from, s.set())
@@ -198,6 +200,8 @@ func (s *search) round(ctx context.Context, earlier *round) (*round, error) {
 			// The log is shorter than it was: it was made anew, or lost its end.
 			r.bad[part.ID] = errors.New("it is shorter than it was")
 			s.forget(part.ID)
+		case once:
+			r.bad[part.ID] = errors.New("it could not be read before")
 		default:
 			r.read[part.ID] = reach{begun, end}
 		}

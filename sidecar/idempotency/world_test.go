@@ -119,6 +119,10 @@ func (w *world) Find(_ context.Context, _ string, partition int32, from int64, i
 	if w.away || w.bad[partition] {
 		return nil, from, api.NewError(api.CodeBrokersUnavailable, "away")
 	}
+	if w.flaky > 0 {
+		w.flaky--
+		return nil, from, api.NewError(api.CodeBrokersUnavailable, "flaky")
+	}
 	found := map[string]int64{}
 	log := w.logs[partition]
 	for o := max(from, w.starts[partition]); o < int64(len(log)); o++ {

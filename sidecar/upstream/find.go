@@ -43,6 +43,10 @@ func (u *Upstream) Find(ctx context.Context, topic string, partition int32, from
 	if err != nil {
 		return found, from, err
 	}
+	// What the leader has and its replicas lack is not shown before they have it.
+	if appended, err := u.offsetAs(ctx, topic, p, tsLatest, debugReplica); err == nil {
+		end = max(end, appended)
+	}
 	var unread error
 	for next := max(from, 0); next < end && len(found) < len(ids); {
 		recs, after, corrupt, err := u.findOnce(ctx, topic, p, next)
@@ -118,6 +122,18 @@ func (u *Upstream) writtenEnd(ctx context.Context, topic string, p Partition) (i
 }
 
 func (u *Upstream) offsetAt(ctx context.Context, topic string, p Partition, ts int64) (int64, error) {
+	return u.offsetAs(ctx, topic, p, ts, consumer)
+}
+
+// Replica ids with a meaning, from Kafka's ListOffsetsRequest: a consumer is told
+// of what all in-sync replicas have, the debugging one of what the broker has.
+// Brokers that do not know the latter tell it what they tell consumers, or fail.
+const (
+	consumer     = -1
+	debugReplica = -2
+)
+
+func (u *Upstream) offsetAs(ctx context.Context, topic string, p Partition, ts int64, replica int32) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
 	defer cancel()
 	rp := kmsg.NewListOffsetsRequestTopicPartition()
@@ -126,7 +142,7 @@ func (u *Upstream) offsetAt(ctx context.Context, topic string, p Partition, ts i
 	rt.Topic = topic
 	rt.Partitions = append(rt.Partitions, rp)
 	req := kmsg.NewPtrListOffsetsRequest()
-	req.ReplicaID = -1
+	req.ReplicaID = replica
 	req.IsolationLevel = readUncommitted
 	req.Topics = append(req.Topics, rt)
 	kresp, err := u.cl.Broker(int(p.Leader)).RetriableRequest(ctx, req)

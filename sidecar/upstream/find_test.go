@@ -177,3 +177,31 @@ func TestFindWithoutBrokers(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A leader that has records which its replicas lack shows them later: until then
+// nothing is said to be absent.
+func TestFindWaitsForWhatTheReplicasLack(t *testing.T) {
+	c := newCluster(t)
+	u := bootstrapped(t, c)
+	produceIDs(t, u, nil, "a", "b")
+	behind := true // the replicas have the first record
+	c.ControlKey(kmsg.ListOffsets.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := kreq.(*kmsg.ListOffsetsRequest)
+		if req.ReplicaID != -1 || !behind {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+		rt := kmsg.NewListOffsetsResponseTopic()
+		rt.Topic = "t"
+		rp := kmsg.NewListOffsetsResponseTopicPartition()
+		rp.Partition, rp.Offset = 1, 1
+		rt.Partitions = append(rt.Partitions, rp)
+		resp.Topics = append(resp.Topics, rt)
+		return resp, nil, true
+	})
+	found, end, err := u.Find(t.Context(), "t", 1, 0, idSet("b"))
+	if err != nil || end != 2 || found["b"] != 1 {
+		t.Errorf("%v, %d, %v; want b at 1, and the end at 2", found, end, err)
+	}
+}

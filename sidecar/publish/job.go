@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sidestream/sdk/api"
@@ -78,7 +79,8 @@ func (j *job) reuse() {
 	j.oneMessage[0] = Message{}
 	j.onePiece[0] = piece{}
 	j.ms, j.pieces, j.results, j.late = nil, nil, nil, nil
-	j.wait = until{}
+	j.wait.Context = nil
+	j.wait.real.Store(nil)
 	singles.Put(j)
 }
 
@@ -231,42 +233,42 @@ func (j *job) leave(unheard *api.Error, unsent func(*lane) *api.Error, late func
 type until struct {
 	context.Context
 	deadline time.Time
+	real     atomic.Pointer[ending] // made when somebody waits
+}
 
-	mu     sync.Mutex // guards what follows
-	real   context.Context
+type ending struct {
+	context.Context
 	cancel context.CancelFunc
 }
 
 func (u *until) Deadline() (time.Time, bool) { return u.deadline, true }
 
 func (u *until) Done() <-chan struct{} {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.real == nil {
-		u.real, u.cancel = context.WithDeadline(u.Context, u.deadline)
+	e := u.real.Load()
+	if e == nil {
+		e = &ending{}
+		e.Context, e.cancel = context.WithDeadline(u.Context, u.deadline)
+		if !u.real.CompareAndSwap(nil, e) {
+			e.cancel()
+			e = u.real.Load()
+		}
 	}
-	return u.real.Done()
+	return e.Done()
 }
 
 func (u *until) Err() error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch {
-	case u.real != nil:
-		return u.real.Err()
-	case u.Context.Err() != nil:
-		return u.Context.Err()
-	case !time.Now().Before(u.deadline):
-		return context.DeadlineExceeded
+	if e := u.real.Load(); e != nil {
+		return e.Err()
 	}
-	return nil
+	if err := u.Context.Err(); err != nil || time.Now().Before(u.deadline) {
+		return err
+	}
+	return context.DeadlineExceeded
 }
 
 // end frees what was made.
 func (u *until) end() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.cancel != nil {
-		u.cancel()
+	if e := u.real.Load(); e != nil {
+		e.cancel()
 	}
 }

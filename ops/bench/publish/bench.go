@@ -117,7 +117,7 @@ func (b *bench) measure(ctx context.Context, step []contender) error {
 				b.results[c] = append(b.results[c], r)
 			}
 			measure.Progress("%-16s %2d %-21s %9.0f events/s  CPU %.2f µs/event (front %.2f), client %.2f  p50 %v p99 %v  %d MB  %.0f a batch", c.name(), round+1, c.server,
-				r.Rate(), r.CPUPerRecord(), r.frontCPU.Seconds()*1e6/float64(r.Records), r.clientCPU(), measure.Share(r.Latencies, 0.5), measure.Share(r.Latencies, 0.99), r.front>>20, r.batch)
+				r.Rate(), r.CPUPerRecord(), r.frontCPUPerRecord(), r.clientCPU(), measure.Share(r.Latencies, 0.5), measure.Share(r.Latencies, 0.99), r.front>>20, r.batch)
 		}
 	}
 	return nil

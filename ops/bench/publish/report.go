@@ -16,8 +16,8 @@ func (b *bench) report(begun time.Time, average string) string {
 		begun.Format("2006-01-02 15:04"), time.Now().Format("15:04 MST"), measure.Machine(), average)
 	fmt.Fprintf(&out, "Rounds: %d of %s, after one that is thrown away. Shown are medians, and ranges in brackets.\n", b.o.rounds, b.o.window)
 	fmt.Fprintf(&out, "\nEvents of %d bytes; `64c` are 64 connections. Batches have %d events a request. `half` is at half the rate of the line before, evenly; its times count from when a request was due. CPU is of broker and sidecar together, memory the sidecar's own. `spool` are lines with `ack=spool`, while what is spooled goes on to the broker.\n\n", eventSize, lines.events)
-	out.WriteString("| load | server | events/s | request p50 ms | p99 ms | CPU µs/event | client CPU µs/event | memory MB | of bare |\n")
-	out.WriteString("|---|---|---|---|---|---|---|---|---|\n")
+	out.WriteString("| load | server | events/s | request p50 ms | p99 ms | CPU µs/event | sidecar CPU µs/event | client CPU µs/event | memory MB | messages a batch | of bare |\n")
+	out.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, step := range steps() {
 		for _, c := range step {
 			if rounds := b.results[c]; len(rounds) > 0 {
@@ -35,17 +35,23 @@ func (b *bench) row(c contender, rounds []outcome) string {
 	if ceiling := b.results[contender{bare, c.load}]; len(ceiling) > 0 && c.server != bare {
 		ratio = measure.Spread(measure.Ratios(of(rounds, outcome.Rate), of(ceiling, outcome.Rate)))
 	}
+	sidecar, size := "", ""
+	if c.server == sidestream {
+		sidecar, size = spread(outcome.frontCPUPerRecord), spread(outcome.batchSize)
+	}
 	var times [][]time.Duration
 	for _, r := range rounds {
 		times = append(times, r.Latencies)
 	}
 	return "| " + strings.Join([]string{c.name(), c.server, spread(outcome.Rate),
 		measure.Milliseconds(times, 0.5), measure.Milliseconds(times, 0.99),
-		spread(outcome.CPUPerRecord), spread(outcome.clientCPU), spread(outcome.frontMB), ratio}, " | ") + " |\n"
+		spread(outcome.CPUPerRecord), sidecar, spread(outcome.clientCPU), spread(outcome.frontMB), size, ratio}, " | ") + " |\n"
 }
 
-func (o outcome) Rate() float64         { return o.Result.Rate() }
-func (o outcome) CPUPerRecord() float64 { return o.Result.CPUPerRecord() }
+func (o outcome) batchSize() float64         { return o.batch }
+func (o outcome) frontCPUPerRecord() float64 { return o.frontCPU.Seconds() * 1e6 / float64(o.Records) }
+func (o outcome) Rate() float64              { return o.Result.Rate() }
+func (o outcome) CPUPerRecord() float64      { return o.Result.CPUPerRecord() }
 
 // of takes one figure of every round.
 func of(rounds []outcome, figure func(outcome) float64) []float64 {

@@ -23,6 +23,7 @@ type world struct {
 	uuid   string
 	logs   [][]string // ids, by partition and offset
 	starts []int64
+	flaky  int            // so many looks fail from now on
 	bad    map[int32]bool // partitions whose leader is away
 	away   bool           // the brokers cannot be asked
 	gone   bool           // the topic is not there

@@ -79,6 +79,7 @@ type host interface {
 	Resign(id broker.UUID, partition int32)
 	Remove(id broker.UUID, partition int32) error
 	Alarms() []string
+	SetQuota(broker.QuotaConfig) error
 	Close(context.Context) error
 }
 

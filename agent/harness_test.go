@@ -68,6 +68,7 @@ type fakeHost struct {
 	mu       sync.Mutex // guards what follows
 	leads    map[facts.Part]broker.Lead
 	resigned []facts.Part
+	quota    broker.QuotaConfig // as last set
 }
 
 func (h *fakeHost) Serve() (err error) {
@@ -85,6 +86,13 @@ func (h *fakeHost) Addr() string {
 func (h *fakeHost) Advertised() (string, int32) {
 	a := h.conn.Addr().(*net.TCPAddr)
 	return a.IP.String(), int32(a.Port)
+}
+
+func (h *fakeHost) SetQuota(c broker.QuotaConfig) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.quota = c
+	return nil
 }
 
 func (h *fakeHost) Held() []broker.Held {

@@ -119,6 +119,16 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 	return b, nil
 }
 
+// SetQuota puts another quota in force at once.
+func (b *Broker) SetQuota(c QuotaConfig) error {
+	produce, fetch, err := c.quotas()
+	if err != nil {
+		return err
+	}
+	b.server.SetQuotas(produce, fetch)
+	return nil
+}
+
 func (b *Broker) serverConfig() kafka.Config {
 	c := b.cfg
 	produce, fetch, _ := c.Quota.quotas() // Validate has seen to it

@@ -48,10 +48,10 @@ type Config struct {
 
 // QuotaConfig bounds what a client id takes of this broker.
 type QuotaConfig struct {
-	ProduceBytesPerSecond int64             `yaml:"produce_bytes_per_second" help:"Bytes of records that each client id may produce a second to this broker, 0, the default, for no limit; a client over it is told to wait and not read meanwhile."`
-	FetchBytesPerSecond   int64             `yaml:"fetch_bytes_per_second" help:"Bytes of records that each client id may fetch a second from this broker, 0, the default, for no limit."`
-	ProduceClients        map[string]string `yaml:"produce_clients" help:"Client ids with a limit of their own, bytes a second each, 0 for none, such as loader: 1048576."`
-	FetchClients          map[string]string `yaml:"fetch_clients" help:"The same for fetching."`
+	ProduceBytesPerSecond int64             `yaml:"produce_bytes_per_second" live:"true" help:"Bytes of records that each client id may produce a second to this broker, 0, the default, for no limit; a client over it is told to wait and not read meanwhile."`
+	FetchBytesPerSecond   int64             `yaml:"fetch_bytes_per_second" live:"true" help:"Bytes of records that each client id may fetch a second from this broker, 0, the default, for no limit."`
+	ProduceClients        map[string]string `yaml:"produce_clients" live:"true" help:"Client ids with a limit of their own, bytes a second each, 0 for none, such as loader: 1048576."`
+	FetchClients          map[string]string `yaml:"fetch_clients" live:"true" help:"The same for fetching."`
 }
 
 // quota reads one pair of settings.

@@ -94,6 +94,40 @@ func TestPitfallThrottleTimeIsToldAndKept(t *testing.T) {
 	}
 }
 
+// A quota that is set while clients are served counts from the next request on.
+func TestSetQuotaIsInForceAtOnce(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	batch := recordtest.Batch(recordtest.Spec{Values: []string{strings.Repeat("x", 60_000)}})
+	r := w.dial()
+	told := func() int32 {
+		t.Helper()
+		resp := ask[*kmsg.ProduceResponse](r, produceReq(9, -1, "t", 0, batch))
+		if resp.Topics[0].Partitions[0].ErrorCode != 0 {
+			t.Fatalf("%+v", resp)
+		}
+		return resp.ThrottleMillis
+	}
+	if ms := told(); ms != 0 {
+		t.Errorf("without a quota told to wait %d ms", ms)
+	}
+	if err := w.b.SetQuota(broker.QuotaConfig{ProduceBytesPerSecond: -1}); err == nil {
+		t.Error("a bad quota is taken")
+	}
+	if err := w.b.SetQuota(broker.QuotaConfig{ProduceClients: map[string]string{"raw": "50000"}}); err != nil {
+		t.Fatal(err)
+	}
+	if ms := told(); ms < 150 { // 60 kB at 50 kB/s, a second's worth of which is free
+		t.Errorf("told to wait %d ms", ms)
+	}
+	if err := w.b.SetQuota(broker.QuotaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if ms := told(); ms != 0 {
+		t.Errorf("without a quota again told to wait %d ms", ms)
+	}
+}
+
 // What a client that went away had waited for is let go long before its time is over.
 func TestALongPollEndsWhenItsClientGoesAway(t *testing.T) {
 	reg := prometheus.NewRegistry()

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,7 +31,7 @@ const (
 // limiter holds the clients of one quota to it: a token bucket for each client id. A client over its quota is not
 // refused: what it sent is served, and then it waits for as long as its debt lasts.
 type limiter struct {
-	quota Quota
+	quota atomic.Pointer[Quota]
 
 	mu      sync.Mutex // guards everything below
 	buckets map[string]bucket
@@ -43,11 +44,21 @@ type bucket struct {
 	at     time.Time
 }
 
-func newLimiter(q Quota) *limiter { return &limiter{quota: q, buckets: map[string]bucket{}} }
+func newLimiter(q Quota) *limiter {
+	l := &limiter{buckets: map[string]bucket{}}
+	l.quota.Store(&q)
+	return l
+}
+
+// SetQuotas puts other quotas in force at once. What a client owes by the old ones it waits for at the new rate.
+func (s *Server) SetQuotas(produce, fetch Quota) {
+	s.produce.quota.Store(&produce)
+	s.fetch.quota.Store(&fetch)
+}
 
 // charge takes bytes from a client's bucket and returns how long it must wait.
 func (l *limiter) charge(client string, bytes int64, now time.Time) time.Duration {
-	rate := l.quota.rate(client)
+	rate := l.quota.Load().rate(client)
 	if rate <= 0 {
 		return 0
 	}
@@ -88,7 +99,7 @@ func (b bucket) later(rate int64, now time.Time) bucket {
 func (l *limiter) sweep(now time.Time) {
 	l.swept = now
 	for client, b := range l.buckets {
-		rate := l.quota.rate(client)
+		rate := l.quota.Load().rate(client)
 		if b.later(rate, now).tokens >= full(rate) {
 			delete(l.buckets, client)
 		}
@@ -97,7 +108,7 @@ func (l *limiter) sweep(now time.Time) {
 
 // atOnce is how many bytes one answer may give a client, so that it never waits long for one; 0 is no limit.
 func (l *limiter) atOnce(client string) int64 {
-	rate := l.quota.rate(client)
+	rate := l.quota.Load().rate(client)
 	if rate <= 0 {
 		return 0
 	}

@@ -40,8 +40,13 @@ them again: what can change while the agent runs changes.`,
 				}
 				r := &reloader[*agentSettings]{
 					running: cfg, log: log,
-					read:  func() (*agentSettings, error) { return reread(cmd, defaultAgent()) },
-					apply: func(next *agentSettings) error { return level.UnmarshalText([]byte(next.Log.Level)) },
+					read: func() (*agentSettings, error) { return reread(cmd, defaultAgent()) },
+					apply: func(next *agentSettings) error {
+						if err := a.Reload(next.Config); err != nil {
+							return err
+						}
+						return level.UnmarshalText([]byte(next.Log.Level))
+					},
 				}
 				return serve(cmd.Context(), log, "agent", a, r.reload)
 			})

@@ -50,6 +50,7 @@ With --json each line is a record of the batch API instead of a bare value:
 		ValidArgsFunction: filesFrom(1),
 	}
 	address := sidecarFlag(cmd)
+	caller := cmd.Flags().String("caller", "", "name of the application that publishes, for the sidecar's limits")
 	cmd.Flags().StringVar(&o.key, "key", "", "key of every message")
 	cmd.Flags().StringVar(&o.keyField, "key-field", "", "field of each line's JSON object that is its key")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "each line is a record of the batch API")
@@ -62,7 +63,7 @@ With --json each line is a record of the batch API instead of a bare value:
 		if cmd.Flags().Changed("key") && (cmd.Flags().Changed("key-field") || o.asJSON) {
 			return usageError{errors.New("--key gives every message one key: leave out --key-field and --json, whose lines have their own")}
 		}
-		c, err := client(cmd, *address)
+		c, err := client(cmd, *address, sdk.WithCaller(*caller))
 		if err != nil {
 			return err
 		}

@@ -160,7 +160,9 @@ func TestLiveKeys(t *testing.T) {
 		cfg  any
 		want []string
 	}{
-		{defaultAgent(), []string{"log.level"}},
+		{defaultAgent(), []string{
+			"broker.quota.produce_bytes_per_second", "broker.quota.fetch_bytes_per_second", "broker.quota.produce_clients", "broker.quota.fetch_clients", "log.level",
+		}},
 		{defaultSidecar(), []string{
 			"allowed_hosts", "callers", "drain_timeout", "checkpoint_interval", "publish.topics",
 			"limits.messages_per_second", "limits.bytes_per_second", "limits.max_wait", "limits.topics", "limits.callers", "log.level",

@@ -195,11 +195,11 @@ func sidecarFlag(cmd *cobra.Command) *string {
 }
 
 // client makes the client that --sidecar, or else the environment, names.
-func client(cmd *cobra.Command, flag string) (*sdk.Client, error) {
+func client(cmd *cobra.Command, flag string, options ...sdk.Option) (*sdk.Client, error) {
 	if !cmd.Flags().Changed("sidecar") {
 		flag = envOr(envSidecar, flag)
 	}
-	c, err := sdk.New(flag, sdk.WithRetry(sdk.Retry{Attempts: 4}))
+	c, err := sdk.New(flag, append(options, sdk.WithRetry(sdk.Retry{Attempts: 4}))...)
 	if err != nil {
 		return nil, usageError{err}
 	}

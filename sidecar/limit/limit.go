@@ -214,6 +214,7 @@ type verdict struct {
 // reserve takes a request out of all rates that it counts to, or out of none.
 // Gates are locked in one order: the topic's, the caller's, that of all.
 func (l *limits) reserve(r request, now time.Time, longest time.Duration) (v verdict) {
+	var by *gate // whose turn is the last
 	gates := [3]*gate{l.topics.of(r.topic, now), l.callers.of(r.caller, now), l.total}
 	for _, g := range gates {
 		if g == nil {
@@ -225,14 +226,13 @@ func (l *limits) reserve(r request, now time.Time, longest time.Duration) (v ver
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		at, unit := g.turn(now)
-		wait := at.Sub(now)
-		if wait > v.wait {
-			v.wait, v.by, v.unit = wait, g.label, unit
+		if wait := at.Sub(now); wait > v.wait {
+			v.wait, v.by, v.unit, by = wait, g.label, unit, g
 		}
-		if wait > longest {
-			v.refused = limited(g, unit, wait, longest)
-			return v
-		}
+	}
+	if v.wait > longest {
+		v.refused = limited(by, v.unit, v.wait, longest)
+		return v
 	}
 	for _, g := range gates {
 		if g != nil {

@@ -142,6 +142,7 @@ func TestRateIsNeverPassed(t *testing.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) [2]int {
 			return [2]int{rapid.IntRange(1, 300).Draw(rt, "messages"), rapid.IntRange(0, 100_000).Draw(rt, "pause µs")}
 		}), 1, 60).Draw(rt, "requests")
+		why := ""
 		synctest.Test(t, func(t *testing.T) {
 			p, _ := newPublisher(t, Config{MessagesPerSecond: rate, MaxWait: maxMaxWait})
 			begun, passed := time.Now(), int64(0)
@@ -152,11 +153,14 @@ func TestRateIsNeverPassed(t *testing.T) {
 				}
 				most := (time.Since(begun)+slackTime+tolerance+2*minSlot).Seconds()*float64(rate) + 2
 				if float64(passed) > most {
-					rt.Fatalf("%d messages had passed before another request after %s at %d/s", passed, time.Since(begun), rate)
+					why = fmt.Sprintf("%d messages had passed before another request after %s at %d/s", passed, time.Since(begun), rate)
 				}
 				passed += int64(s[0])
 			}
 		})
+		if why != "" {
+			rt.Fatal(why)
+		}
 	})
 }
 
@@ -182,6 +186,40 @@ func TestRefusalTellsTheWaitAndTakesNothing(t *testing.T) {
 		mustPass(t, p, "t", one, publish.Options{})
 		if time.Since(begun) != 0 || n.messages.Load() != 2 {
 			t.Errorf("after the wait that was told it waited %s more; %d passed", time.Since(begun), n.messages.Load())
+		}
+	})
+}
+
+// Whoever waits for as long as a refusal says passes without a wait.
+func TestRetryAfterIsTrue(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := Config{
+			MessagesPerSecond: rapid.Int64Range(0, 50_000).Draw(rt, "messages/s"),
+			Topics:            map[string]string{"t": fmt.Sprintf("%dB", rapid.Int64Range(1, 5_000_000).Draw(rt, "bytes/s"))},
+			Callers:           map[string]string{"*": fmt.Sprint(rapid.Int64Range(1, 1000).Draw(rt, "caller's messages/s"))},
+			MaxWait:           time.Duration(rapid.IntRange(0, 100).Draw(rt, "max_wait ms")) * time.Millisecond,
+		}
+		sizes := rapid.SliceOfN(rapid.IntRange(0, 2000), 1, 40).Draw(rt, "sizes")
+		why := ""
+		synctest.Test(t, func(t *testing.T) {
+			p, _ := newPublisher(t, cfg)
+			for _, size := range sizes {
+				ms := batchOf(1+size%7, size)
+				_, err := p.PublishBatch(t.Context(), "t", ms, publish.Options{Caller: "a"})
+				e, refused := errors.AsType[*api.Error](err)
+				if !refused || e.Code != api.CodeRateLimited {
+					continue
+				}
+				time.Sleep(time.Duration(e.RetryAfterMillis) * time.Millisecond)
+				begun := time.Now()
+				if _, err := p.PublishBatch(t.Context(), "t", ms, publish.Options{Caller: "a"}); err != nil || time.Since(begun) > 0 {
+					why = fmt.Sprintf("told to come back in %d ms, and then %v after %s", e.RetryAfterMillis, err, time.Since(begun))
+					return
+				}
+			}
+		})
+		if why != "" {
+			rt.Fatal(why)
 		}
 	})
 }

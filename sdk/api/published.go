@@ -74,3 +74,28 @@ func (e *Error) AppendJSON(b []byte) []byte {
 	}
 	return append(b, '}')
 }
+
+// BatchLine is the fate of one record of a batch that is answered as it goes
+// (with Accept: application/x-ndjson): one JSON object a line.
+type BatchLine struct {
+	Line int `json:"line"` // of the body, from 1
+	BatchResult
+}
+
+// AppendJSON appends the line as JSON.
+func (l *BatchLine) AppendJSON(b []byte) []byte {
+	b = strconv.AppendInt(append(b, `{"line":`...), int64(l.Line), 10)
+	return append(l.appendFields(append(b, ',')), '}')
+}
+
+// BatchEnd is the last line of such an answer. An answer that has none was cut
+// off.
+type BatchEnd struct {
+	Status  string `json:"status"` // StreamEnded
+	Written int64  `json:"written"`
+	Spooled int64  `json:"spooled,omitempty"`
+	Failed  int64  `json:"failed"`
+	// Error is why the body was not read to its end. What follows the last line
+	// that was answered was not sent.
+	Error *Error `json:"error,omitempty"`
+}

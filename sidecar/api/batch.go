@@ -12,6 +12,9 @@ import (
 // publishBatch is POST /topics/T/batch. The whole batch is read before anything
 // of it is sent: one bad line and nothing is written.
 func (s *Server) publishBatch(c *call) error {
+	if acceptsLines(c.RequestCtx) && c.Request.IsBodyStream() {
+		return s.streamBatch(c)
+	}
 	o, err := s.publishOptionsOf(c)
 	if err != nil {
 		return err

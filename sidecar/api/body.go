@@ -151,9 +151,9 @@ func (b *body) read(ctx context.Context, m *bodyMemory, from io.Reader, length, 
 			return nil
 		case len(b.b) > most:
 			return errBodyTooLarge
-		case errors.Is(err, io.EOF) && length >= 0:
+		case err == io.EOF && length >= 0:
 			return io.ErrUnexpectedEOF // the client went before all was there
-		case errors.Is(err, io.EOF):
+		case err == io.EOF: // and nothing that wraps it, which is a body that was cut off
 			return nil
 		case err != nil:
 			return err
@@ -170,9 +170,12 @@ func (b *body) read(ctx context.Context, m *bodyMemory, from io.Reader, length, 
 }
 
 // readBody reads the whole body of a request, unpacks it, and has PostBody return
-// it. The memory is the caller's to free. When it cannot be read the request is
-// answered, and ok is false.
-func (s *Server) readBody(ctx *fasthttp.RequestCtx) (b *body, ok bool) {
+// it, unless its handler reads it. The memory is the caller's to free. When it
+// cannot be read the request is answered, and ok is false.
+func (s *Server) readBody(ctx *fasthttp.RequestCtx, found *compiled) (b *body, ok bool) {
+	if answersAsItGoes(ctx, found) {
+		return nil, true
+	}
 	packing, err := packingOf(ctx)
 	if err != nil {
 		s.refuse(ctx, asError(err))

@@ -286,13 +286,18 @@ func keyByField(b *batch, field string) error {
 		if ms[i].Key != nil {
 			continue
 		}
-		var err error
-		if ms[i].Key, err = b.reader.findKey(ms[i].Value, path); err == nil {
-			continue
-		}
-		if ms[i].Key, err = decodeKey(ms[i].Value, path); err != nil {
+		if err := b.keyOf(i, path); err != nil {
 			return badRecord(b.lines[i], fmt.Sprintf("key_field %s: %v", field, err))
 		}
 	}
 	return nil
+}
+
+// keyOf gives a message the key found in its value.
+func (b *batch) keyOf(i int, path []string) (err error) {
+	m := &b.messages[i]
+	if m.Key, err = b.reader.findKey(m.Value, path); err != nil {
+		m.Key, err = decodeKey(m.Value, path)
+	}
+	return err
 }

@@ -238,7 +238,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.refuse(ctx, noRoute(ctx, allowed))
 		return
 	}
-	if body, ok := s.readBody(ctx); ok {
+	if body, ok := s.readBody(ctx, found); ok {
 		c := &call{RequestCtx: ctx, args: args, arrived: time.Now()}
 		err := c.checkOptions(found.options)
 		if err == nil && found.refusedInDrain && s.draining.Load() {
@@ -249,6 +249,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		}
 		if err != nil {
 			s.refuse(ctx, asError(err))
+			if ctx.Request.IsBodyStream() { // nobody read it
+				closeAfter(ctx)
+			}
 		}
 		body.free(s.memory)
 	}
@@ -296,7 +299,7 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 		s.refuse(ctx, e)
 		return e.Code.Status()
 	}
-	if n := ctx.Request.Header.ContentLength(); n > s.opt.MaxRequestSize {
+	if n := ctx.Request.Header.ContentLength(); n > s.opt.MaxRequestSize && !s.mayBeLarger(ctx) {
 		e := s.tooLarge(n)
 		s.refuse(ctx, e)
 		return e.Code.Status()

@@ -24,6 +24,9 @@ type sink struct {
 	// refuse, if not nil, is asked before a message is taken.
 	refuse func(m publish.Message) *api.Error
 	block  chan struct{} // if not nil, each call takes one before it returns
+	fail   *api.Error    // of all that comes
+	before func(ms []publish.Message) *api.Error
+	forget bool // only the number is kept
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -44,6 +47,20 @@ func (s *sink) Publish(ctx context.Context, topic string, m publish.Message, o p
 }
 
 func (s *sink) PublishBatch(ctx context.Context, _ string, ms []publish.Message, o publish.Options) ([]api.BatchResult, error) {
+	if s.fail != nil {
+		return nil, s.fail
+	}
+	if s.before != nil {
+		if e := s.before(ms); e != nil {
+			return nil, e
+		}
+	}
+	if s.forget {
+		if o.Entered != nil {
+			o.Entered()
+		}
+		return make([]api.BatchResult, len(ms)), nil
+	}
 	s.mu.Lock()
 	s.calls++
 	s.options = append(s.options, o)

@@ -1,0 +1,405 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/publish"
+)
+
+// A batch that is answered as it goes is read in pieces: whole lines, as many as
+// have arrived. Each piece is sent once the one before has its place in the order
+// of its partitions, so the next is read and sent while others are under way, and
+// they are answered in order.
+const (
+	pieceBytes    = 256 << 10 // of a piece, unless one line is longer
+	pieceMessages = 2000      // of what is sent at once
+	piecesAtOnce  = 8         // read, under way, or with answers that the client has not taken
+)
+
+// upload is one batch that is answered as it goes: one goroutine reads it, one a
+// piece sends it, and whoever reads the upload gets the answers.
+type upload struct {
+	s        *Server
+	topic    string
+	options  publish.Options
+	lines    bool
+	path     []string // of the field with the key; nil: none
+	keyField keyField
+	headers  func(ms []publish.Message) // adds what the request carries
+
+	from  io.Reader // unpacked
+	alive func()    // called before each read of the body
+
+	sock      net.Conn
+	stopDrain func() bool
+	// What the body is unpacked by, of which who reads it makes the first.
+	unpacker     unpacker
+	how          *packing
+	packedMemory int64
+
+	ctx    context.Context // of what is sent
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{}
+	pieces chan *piece // in their order; closed behind the last
+
+	// What follows belongs to who reads the body, and to others once pieces is
+	// closed.
+	first *piece
+	rest  []byte // the beginning of a line
+	line  int    // the last that was read
+	over  bool
+	err   error // why reading ended early
+
+	// What follows belongs to who reads the answers.
+	reading bool // read was begun
+	current *piece
+	out     []byte
+	at      int
+	end     api.BatchEnd
+	ended   bool
+}
+
+// piece is some lines of an upload.
+type piece struct {
+	body  *body
+	batch *batch
+	bad   []badLine
+
+	whole   *api.Error // nothing of it was sent, for this
+	results []api.BatchResult
+	entered chan struct{} // closed when the next piece may be sent
+	done    chan struct{} // closed when results are there
+}
+
+// badLine is one that cannot be sent.
+type badLine struct {
+	line int
+	err  *api.Error
+}
+
+// read reads the body to its end, from behind its first piece on.
+func (u *upload) read() {
+	defer close(u.pieces)
+	for before := u.first; !u.over; {
+		p := u.next()
+		if p == nil {
+			continue
+		}
+		select {
+		case <-before.entered:
+		case <-u.ctx.Done():
+			u.over, u.err = true, u.ctx.Err()
+			u.free(p)
+			return
+		}
+		u.wg.Go(func() { u.publish(p) })
+		u.pieces <- p // it has a slot, so there is room
+		before = p
+	}
+}
+
+// next reads a piece; nil when there is nothing in it, or the upload is over.
+func (u *upload) next() *piece {
+	select {
+	case u.slots <- struct{}{}:
+	case <-u.ctx.Done():
+		u.over, u.err = true, u.ctx.Err()
+		return nil
+	}
+	p := &piece{body: newBody(), entered: make(chan struct{}), done: make(chan struct{})}
+	whole, err := u.fill(p.body, u.rest)
+	switch {
+	case err == io.EOF: // and nothing that wraps it, which is a body that was cut off
+		u.over = true
+		whole = len(p.body.b) // the last line needs no end
+	case err != nil:
+		u.over, u.err = true, err
+	}
+	u.rest = append(u.rest[:0], p.body.b[whole:]...)
+	u.parse(p, p.body.b[:whole])
+	if len(p.batch.messages) == 0 && len(p.bad) == 0 {
+		u.free(p)
+		return nil
+	}
+	return p
+}
+
+// fill begins a piece with the rest of the one before and reads until it has a
+// whole line. whole is how much of it is whole lines; the error is that of the
+// body.
+func (u *upload) fill(b *body, rest []byte) (whole int, err error) {
+	if err := b.grow(u.ctx, u.s.memory, max(pieceBytes, len(rest)+1)); err != nil {
+		return 0, err
+	}
+	b.b = append(b.b, rest...)
+	most := max(u.s.opt.MaxRequestSize, pieceBytes)
+	for {
+		if len(b.b) == cap(b.b) {
+			if len(b.b) >= most {
+				return 0, apiError(api.CodeRequestTooLarge, fmt.Sprintf("line %d has more than the %d bytes allowed (max_request_bytes)", u.line+1, most))
+			}
+			if err := b.grow(u.ctx, u.s.memory, min(2*cap(b.b), most)); err != nil {
+				return 0, err
+			}
+		}
+		u.alive()
+		n, err := u.from.Read(b.b[len(b.b):cap(b.b)])
+		begin := len(b.b)
+		b.b = b.b[:begin+n]
+		if i := bytes.LastIndexByte(b.b[begin:], '\n'); i >= 0 {
+			return begin + i + 1, err
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// parse reads the lines of a piece.
+func (u *upload) parse(p *piece, whole []byte) {
+	p.batch = newBatch(0, len(whole))
+	b := p.batch
+	for len(whole) > 0 {
+		line := whole
+		if i := bytes.IndexByte(whole, '\n'); i >= 0 {
+			line, whole = whole[:i], whole[i+1:]
+		} else {
+			whole = nil
+		}
+		u.line++
+		if len(line) == 0 {
+			continue
+		}
+		var err error
+		if u.lines {
+			b.add(u.line, publish.Message{Value: line})
+		} else {
+			err = b.readLine(u.line, line)
+		}
+		last := len(b.messages) - 1
+		if err == nil && u.path != nil && last >= 0 && b.lines[last] == u.line && b.messages[last].Key == nil {
+			if err = b.keyOf(last, u.path); err != nil {
+				err = fmt.Errorf("key_field %s: %w", u.keyField, err)
+				b.messages, b.lines = b.messages[:last], b.lines[:last]
+			}
+		}
+		if err != nil {
+			e := apiError(api.CodeBadRecord, err.Error())
+			e.Line = u.line
+			p.bad = append(p.bad, badLine{u.line, e})
+		}
+	}
+	u.headers(b.messages)
+}
+
+// publish sends a piece and waits for its fate.
+func (u *upload) publish(p *piece) {
+	defer close(p.done)
+	var once sync.Once
+	entered := func() { once.Do(func() { close(p.entered) }) }
+	defer entered()
+	p.results = make([]api.BatchResult, len(p.batch.messages))
+	for at := 0; at < len(p.results); {
+		n := min(pieceMessages, u.s.opt.MaxBatch, len(p.results)-at)
+		last := at+n == len(p.results)
+		whole := u.publishSome(p.batch.messages[at:at+n], p.results[at:at+n], func() {
+			if last {
+				entered()
+			}
+		})
+		if at += n; at == n && whole != nil {
+			p.whole = whole
+			for i := at; i < len(p.results); i++ {
+				p.results[i] = p.results[0]
+			}
+			return
+		}
+	}
+}
+
+// publishSome sends messages and fills in their fates. The error is that of all
+// of them, of which nothing was sent.
+func (u *upload) publishSome(ms []publish.Message, results []api.BatchResult, entered func()) *api.Error {
+	for some := false; len(ms) > 0; {
+		o := u.options
+		o.Begun, o.Entered = time.Now(), entered
+		done, err := u.s.opt.Publisher.PublishBatch(u.ctx, u.topic, ms, o)
+		if err == nil {
+			copy(results, done)
+			return nil
+		}
+		e := asError(err)
+		switch {
+		case e.Code == api.CodeRateLimited && u.hold(e):
+			continue // it was not its fault; the body is read more slowly
+		case e.Line > 0 && e.Line <= len(ms):
+			// One message cannot be sent at all, and the others were not either.
+			some = true
+			i := e.Line - 1
+			if i > 0 {
+				_ = u.publishSome(ms[:i], results[:i], func() {}) // it is in the results
+			}
+			results[i].Offset, results[i].Error = -1, ofOne(e)
+			ms, results = ms[i+1:], results[i+1:]
+			continue
+		case e.Code == api.CodeRequestTooLarge && len(ms) > 1:
+			some = true
+			half := len(ms) / 2
+			_ = u.publishSome(ms[:half], results[:half], func() {}) // it is in the results
+			ms, results = ms[half:], results[half:]
+			continue
+		}
+		for i := range results {
+			results[i].Offset, results[i].Error = -1, e
+		}
+		if some {
+			return nil
+		}
+		return e
+	}
+	return nil
+}
+
+// hold waits as long as a limit asks for; false when the upload is over.
+func (u *upload) hold(e *api.Error) bool {
+	wait := time.NewTimer(max(time.Duration(e.RetryAfterMillis)*time.Millisecond, 10*time.Millisecond))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		return true
+	case <-u.ctx.Done():
+	case <-u.s.ctx.Done():
+	}
+	return false
+}
+
+// ofOne is the error of a message alone, without what it says of a batch.
+func ofOne(e *api.Error) *api.Error {
+	one := *e
+	one.Line = 0
+	if _, after, ok := strings.Cut(one.Message, " of the batch: "); ok {
+		one.Message = strings.TrimSuffix(after, "; nothing was sent")
+	}
+	return &one
+}
+
+func (u *upload) free(p *piece) {
+	p.batch.free()
+	p.body.free(u.s.memory)
+	<-u.slots
+}
+
+// begin sends the first lines and waits for their fate. The error is the answer:
+// then nothing was sent and nothing is. Until the answer is written nobody else
+// may read the body, since fasthttp looks at it.
+func (u *upload) begin() error {
+	for !u.over && u.first == nil {
+		u.first = u.next()
+	}
+	switch p := u.first; {
+	case p == nil && u.err != nil:
+		return u.reason()
+	case p == nil:
+		return apiError(api.CodeBadRequest, "the batch is empty: send one JSON object a line, or raw lines with ?lines=1")
+	default:
+		u.current = p
+		if u.publish(p); p.whole != nil && len(p.bad) == 0 {
+			return p.whole
+		}
+	}
+	return nil
+}
+
+// reason is why the body was not read to its end.
+func (u *upload) reason() error {
+	var e *api.Error
+	switch {
+	case errors.As(u.err, &e):
+		return e
+	case u.s.ctx.Err() != nil:
+		return draining()
+	}
+	return u.err
+}
+
+// Read gives the answers.
+func (u *upload) Read(to []byte) (int, error) {
+	if !u.reading {
+		u.reading = true
+		u.wg.Go(u.read)
+	}
+	for u.at == len(u.out) {
+		if u.ended {
+			return 0, io.EOF
+		}
+		u.out, u.at = u.out[:0], 0
+		p := u.current
+		if u.current = nil; p == nil {
+			p = <-u.pieces
+		}
+		if p == nil {
+			u.ended = true
+			u.tellEnd()
+			continue
+		}
+		<-p.done
+		u.tell(p)
+		u.free(p)
+	}
+	_ = u.sock.SetWriteDeadline(time.Now().Add(u.s.http.WriteTimeout)) // a failure shows when writing
+	n := copy(to, u.out[u.at:])
+	u.at += n
+	return n, nil
+}
+
+// tell writes the answers of a piece in the order of its lines.
+func (u *upload) tell(p *piece) {
+	bad := p.bad
+	for i := range p.results {
+		for len(bad) > 0 && bad[0].line < p.batch.lines[i] {
+			u.tellBad(bad[0])
+			bad = bad[1:]
+		}
+		l := api.BatchLine{Line: p.batch.lines[i], BatchResult: p.results[i]}
+		switch {
+		case l.Error != nil:
+			u.end.Failed++
+		case l.SpoolID != "":
+			u.end.Spooled++
+		default:
+			u.end.Written++
+		}
+		u.out = append(l.AppendJSON(u.out), '\n')
+	}
+	for _, b := range bad {
+		u.tellBad(b)
+	}
+}
+
+func (u *upload) tellBad(b badLine) {
+	u.end.Failed++
+	l := api.BatchLine{Line: b.line, BatchResult: api.BatchResult{Offset: -1, Error: b.err}}
+	u.out = append(l.AppendJSON(u.out), '\n')
+}
+
+func (u *upload) tellEnd() {
+	u.end.Status = api.StreamEnded
+	if u.err != nil {
+		u.end.Error = asRequestError(u.reason())
+	}
+	b, err := appendJSON(u.out, u.end)
+	if err != nil { // it is plain numbers and texts
+		return
+	}
+	u.out = append(b, '\n')
+}

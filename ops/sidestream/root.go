@@ -64,7 +64,7 @@ configuration.`,
 		}
 	}
 	add(groupServers, newDev(), newAgent(), newSidecar())
-	add(groupData, newTopic(), newProduce(), newConsume(), newGroup())
+	add(groupData, newTopic(), newProduce(), newConsume(), newGroup(), newSpool())
 	add(groupTools, newLog(), newMetadata(), newConfig(), newVersion(), newDocs())
 	root.SetHelpCommandGroupID(groupTools)
 	root.SetCompletionCommandGroupID(groupTools)

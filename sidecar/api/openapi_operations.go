@@ -95,6 +95,14 @@ var streamAnswer = map[int]answerOf{200: {
 
 var lineOfStream = object{"anyOf": []object{{"$ref": "#/components/schemas/Message"}, {"$ref": "#/components/schemas/StreamStatus"}}}
 
+var lineOfBatch = object{"anyOf": []object{
+	{"allOf": []object{{"$ref": "#/components/schemas/BatchResult"}, {"type": "object", "required": []string{"line"}, "properties": object{"line": object{"type": "integer", "minimum": 1}}}}},
+	{"type": "object", "required": []string{"status", "written", "failed"}, "properties": object{
+		"status": object{"const": api.StreamEnded}, "written": object{"type": "integer"}, "spooled": object{"type": "integer"}, "failed": object{"type": "integer"},
+		"error": object{"$ref": "#/components/schemas/Error"},
+	}},
+}}
+
 // CloudEvents in the JSON event format.
 var (
 	eventSchema = object{
@@ -131,7 +139,7 @@ var operations = map[string]operation{
 	},
 	"POST " + batchPattern: {
 		id: "publishBatch", tag: "publish", summary: "Publish several messages",
-		text:    "The whole batch is read before anything of it is sent: with one bad line nothing is written.",
+		text:    "The whole batch is read before anything of it is sent: with one bad line nothing is written. With Accept: application/x-ndjson the lines are sent and answered while they arrive, however many they are, and a bad one is told of alone.",
 		headers: headersOfPublish,
 		body: &requestBody{
 			text: "One Record a line, or an array of them, whatever the Content-Type. With lines each line is a value as it stands.", required: true,
@@ -143,7 +151,10 @@ var operations = map[string]operation{
 			},
 		},
 		answers: map[int]answerOf{
-			200: withJSON[api.BatchPublished]("All are written."),
+			200: {text: "All are written. As lines: each has its own fate, and the last one tells how many were written.", content: map[string]any{
+				api.ContentTypeJSON:   reflect.TypeFor[api.BatchPublished](),
+				api.ContentTypeNDJSON: object{"description": "With Accept: application/x-ndjson: the result of each line of the request, and a last line with status ended.", "x-line": lineOfBatch},
+			}},
 			202: withJSON[api.BatchPublished]("All are taken, and some are in the spool of this host."),
 			207: withJSON[api.BatchPublished]("Some are not written; results tells of each, in the order of the request."),
 		},

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"sidestream/broker/disk"
 	"sidestream/sdk/api"
 	"sidestream/sidecar/publish"
@@ -285,6 +287,69 @@ func TestDamageInTheJournalIsTold(t *testing.T) {
 	if r.Status().Damaged == 0 {
 		t.Error("the damage is not told")
 	}
+}
+
+// Whatever the disk does to the journal, a start makes the best of it.
+func TestAnyDamageIsSurvived(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := &rig{t: t, world: newWorld(t), fs: disk.NewMem(), cfg: DefaultConfig()}
+		r.deps = Deps{Dir: "/keys", Nonce: "n", Brokers: r.world, Timeout: 10 * time.Second, MaxTimeout: time.Minute, quiet: time.Millisecond, FS: r.fs}
+		r.open()
+		for i := range 20 {
+			if _, _, err := r.post(fmt.Sprint("k", i)); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if rapid.Bool().Draw(rt, "stop") {
+			if err := r.Keys.Close(); err != nil {
+				rt.Fatal(err)
+			}
+		} else {
+			r.fs = r.fs.Crash(rapid.Uint64().Draw(rt, "seed"))
+			_ = r.Keys.Close()
+			r.deps.FS = r.fs
+		}
+		names, err := r.fs.ReadDir("/keys")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		for range rapid.IntRange(1, 3).Draw(rt, "damages") {
+			name := "/keys/" + rapid.SampledFrom(names).Draw(rt, "file").Name()
+			f, err := r.fs.OpenFile(name, os.O_RDWR, 0)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			size, err := f.Size()
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if size == 0 {
+				continue
+			}
+			at := rapid.Int64Range(0, size-1).Draw(rt, "at")
+			if rapid.Bool().Draw(rt, "cut") {
+				err = f.Truncate(at)
+			} else {
+				_, err = f.WriteAt([]byte{rapid.Byte().Draw(rt, "byte")}, at)
+			}
+			if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		k, err := New(r.world, r.cfg, r.deps)
+		if err != nil {
+			rt.Fatalf("it does not start: %v", err)
+		}
+		r.Keys = k
+		for i := range 20 {
+			if _, _, err := r.post(fmt.Sprint("k", i)); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if err := r.Keys.Close(); err != nil {
+			rt.Fatal(err)
+		}
+	})
 }
 
 func TestConfig(t *testing.T) {

@@ -85,7 +85,8 @@ func (j *journal) readFrom(offset int64, read func(int64, note)) (int64, error) 
 	}
 	for batch, err := range record.Split(b) {
 		if err != nil {
-			return 0, err
+			j.damaged(err)
+			break
 		}
 		h, err := record.Check(batch, maxNoteBytes)
 		if err != nil {
@@ -94,7 +95,8 @@ func (j *journal) readFrom(offset int64, read func(int64, note)) (int64, error) 
 		}
 		for r, err := range record.Records(batch[record.HeaderSize:], h) {
 			if err != nil {
-				return 0, err
+				j.damaged(err)
+				break
 			}
 			n, err := readNote(r.Value)
 			if err != nil {

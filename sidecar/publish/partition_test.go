@@ -97,7 +97,7 @@ func TestChoose(t *testing.T) {
 		"keyless, none has a leader":      {topicOf(-1, -1), Message{}, 0, api.CodeBrokersUnavailable},
 		"no partitions yet":               {topicOf(), Message{}, 0, api.CodeBrokersUnavailable},
 	} {
-		got, _, err := choose(&c.topic, c.topic.Partitions, &c.m, run{}, time.Now())
+		got, err := choose(&c.topic, c.topic.Partitions, &c.m, &run{}, time.Now())
 		if c.code != "" {
 			if err == nil || err.Code != c.code {
 				t.Errorf("%s: error %v, want %s", name, err, c.code)
@@ -110,23 +110,36 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Messages without a key reach all partitions evenly, in runs, at any rate.
+// Messages without a key reach all partitions evenly, in runs, at any rate, and
+// however many come at a time: with batches of 1,000, a few milliseconds apart,
+// every fourth partition got next to nothing as long as only turns counted.
 func TestKeylessBalance(t *testing.T) {
 	const partitions, messages = 64, 1_000_000
 	leaders := make([]int32, partitions)
 	topic := topicOf(leaders...)
-	for name, gap := range map[string]time.Duration{"busy": time.Microsecond, "idle": time.Second} {
+	for name, c := range map[string]struct {
+		gap     time.Duration // between requests
+		request int           // messages of one
+	}{
+		"busy":          {time.Microsecond, 1},
+		"idle":          {time.Second, 1},
+		"busy batches":  {time.Millisecond, 1000},
+		"idle batches":  {time.Second, 1000},
+		"small batches": {6 * time.Millisecond, 7},
+	} {
 		counts := make([]int, partitions)
 		var r run
 		runs, last := 0, int32(-1)
 		now := time.Unix(0, 0)
-		for range messages {
-			now = now.Add(gap)
-			p, next, err := choose(&topic, topic.Partitions, &Message{Value: make([]byte, 200)}, r, now)
+		for i := range messages {
+			if i%c.request == 0 {
+				now = now.Add(c.gap)
+			}
+			p, err := choose(&topic, topic.Partitions, &Message{Value: make([]byte, 200)}, &r, now)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r = next; p != last {
+			if p != last {
 				runs++
 			}
 			last = p
@@ -137,8 +150,8 @@ func TestKeylessBalance(t *testing.T) {
 				t.Errorf("%s: partition %d has %d messages, the mean is %d", name, p, n, mean)
 			}
 		}
-		if name == "busy" && messages/runs < 100 {
-			t.Errorf("busy: %d runs of %d messages on average: batches stay small", runs, messages/runs)
+		if strings.HasPrefix(name, "busy") && messages/runs < 100 {
+			t.Errorf("%s: %d runs of %d messages on average: batches stay small", name, runs, messages/runs)
 		}
 		if name == "idle" && runs != messages {
 			t.Errorf("idle: %d runs: each message should go to the next partition", runs)
@@ -148,14 +161,29 @@ func TestKeylessBalance(t *testing.T) {
 
 func TestRunStaysOffALostLeader(t *testing.T) {
 	now := time.Unix(0, 0)
-	r, ok := run{}.next(topicOf(1, 1, 1).Partitions, 10, now)
+	var r run
+	first, ok := r.next(topicOf(1, 1, 1).Partitions, 10, now)
 	if !ok {
 		t.Fatal("no partition")
 	}
 	gone := topicOf(1, 1, 1)
-	gone.Partitions[r.partition].Leader = -1
-	again, ok := r.next(gone.Partitions, 10, now)
-	if !ok || again.partition == r.partition {
-		t.Errorf("went on at partition %d, whose leader is away", again.partition)
+	gone.Partitions[first].Leader = -1
+	for range 3000 {
+		if again, ok := r.next(gone.Partitions, 10, now); !ok || again == first {
+			t.Fatalf("went on at partition %d, whose leader is away", again)
+		}
+	}
+	// When it is back, and when one is added, it is not flooded with what it
+	// has missed.
+	back := topicOf(1, 1, 1, 1)
+	counts := make([]int, 4)
+	for range 8 * runRecords {
+		p, _ := r.next(back.Partitions, 10, now)
+		counts[p]++
+	}
+	for p, n := range counts {
+		if n < runRecords || n > 3*runRecords {
+			t.Errorf("partition %d got %d of %d messages after it came: %v", p, n, 8*runRecords, counts)
+		}
 	}
 }

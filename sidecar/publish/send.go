@@ -239,8 +239,7 @@ func (s *topicState) enter(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
 	defer s.mu.Unlock()
 	free := s.free(t)
 	if len(j.ms) == 1 {
-		id, r, refused := choose(t, free, &j.ms[0], s.run, j.now)
-		s.run = r
+		id, refused := choose(t, free, &j.ms[0], &s.run, j.now)
 		if refused != nil {
 			j.refuse(0, refused)
 			return
@@ -284,8 +283,7 @@ func (s *topicState) divide(p *Publisher, t *upstream.Topic, free []upstream.Par
 	told := map[string]*api.Error{}              // by its text
 	nowhere := int32(len(t.Partitions))
 	for i := range j.ms {
-		id, r, refused := choose(t, free, &j.ms[i], s.run, j.now)
-		s.run = r
+		id, refused := choose(t, free, &j.ms[i], &s.run, j.now)
 		if refused != nil {
 			if same := told[refused.Message]; same != nil {
 				refused = same

@@ -103,13 +103,16 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 	if b.fs == nil {
 		b.fs = disk.OS
 	}
-	b.metrics = newMetrics(b, opts.Registerer)
+	b.metrics = newMetrics(opts.Registerer)
 	b.logMetrics = commitlog.NewMetrics(opts.Registerer)
 	b.ids = newProducerIDs(cluster.NextProducerIDs)
 	b.server = kafka.New(b.serverConfig(), b, b.log, opts.Registerer)
 	if err := b.load(); err != nil {
 		b.leaveLogDirs()
 		return nil, err
+	}
+	if opts.Registerer != nil {
+		opts.Registerer.MustRegister(&stock{b: b})
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop

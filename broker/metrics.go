@@ -10,7 +10,7 @@ type metrics struct {
 // latencyBuckets reach from a write into the page cache to a disk in trouble.
 var latencyBuckets = prometheus.ExponentialBuckets(0.00002, 3, 13)
 
-func newMetrics(b *Broker, reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		write: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "sidestream_broker_append_duration_seconds", Help: "Time to write one group of appends into the page cache.", Buckets: latencyBuckets}),
@@ -18,7 +18,7 @@ func newMetrics(b *Broker, reg prometheus.Registerer) *metrics {
 			Name: "sidestream_broker_flush_duration_seconds", Help: "Time of one group commit to disk.", Buckets: latencyBuckets}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.write, m.flush, &stock{b: b})
+		reg.MustRegister(m.write, m.flush)
 	}
 	return m
 }
@@ -31,7 +31,8 @@ var (
 	alarmsDesc     = prometheus.NewDesc("sidestream_broker_alarms", "Things that an operator must look at.", nil, nil)
 )
 
-// stock counts what the broker holds when it is asked.
+// stock counts what the broker holds when it is asked. It is registered once the
+// data folder is loaded: before that nobody else may look at what is held.
 type stock struct{ b *Broker }
 
 // Describe is part of prometheus.Collector.

@@ -1,11 +1,13 @@
 package broker_test
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sidestream/broker"
+	"sidestream/broker/disk"
 	"sidestream/broker/record/recordtest"
 )
 
@@ -68,5 +70,47 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 				t.Errorf("%s = %v, want %v", name, got[name], want)
 			}
 		}
+	}
+}
+
+// Metrics are asked for while the data folder is still being loaded: an agent
+// answers before its broker is open.
+func TestMetricsWhileTheFolderIsLoaded(t *testing.T) {
+	w := &world{t: t, cfg: broker.DefaultConfig(), cluster: newFakeCluster()}
+	w.cfg.ID, w.cfg.Listen, w.cfg.DataDir = selfID, "127.0.0.1:0", t.TempDir()
+	w.open()
+	t.Cleanup(func() { w.close() })
+	w.topic("t", 20, nil)
+	w.close()
+
+	reg := prometheus.NewRegistry()
+	w.reg = reg
+	counted := func() bool {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "sidestream_broker_partitions" {
+				return true
+			}
+		}
+		return false
+	}
+	var once sync.Once
+	w.fs = disk.WithFaults(disk.OS, func(op disk.Op) error {
+		if op.Kind == disk.OpReadDir {
+			once.Do(func() {
+				if counted() {
+					t.Errorf("what is held is counted while %s is read", op.Name)
+				}
+			})
+		}
+		return nil
+	})
+	w.open()
+	once.Do(func() { t.Error("nothing was read") })
+	if !counted() {
+		t.Error("what is held is not counted")
 	}
 }

@@ -43,6 +43,7 @@ type manner struct {
 	acks     []string // one of them each time
 	order    byWhat
 	batch    int  // of ten requests so many are batches
+	streamed bool // all are batches that are answered as they go
 	keyed    bool // with an Idempotency-Key, and repeated until the fate is known
 	fallback bool // takes a place in the spool where brokers are away
 	caller   string
@@ -75,6 +76,7 @@ const (
 	postEvery    = 60 * time.Millisecond // of each publisher
 	postTimeout  = 1500 * time.Millisecond
 	mostMessages = 8    // of a batch
+	mostStreamed = 60   // of one that is answered as it goes
 	largest      = 4096 // bytes of a message that the sidecars take
 	callerLimit  = 10   // messages a second of the caller that is limited
 
@@ -93,6 +95,7 @@ var manners = []manner{
 	{name: "all, or else the spool", acks: []string{"all"}, order: byKey, batch: 3, fallback: true},
 	{name: "idempotency key", acks: []string{"all"}, order: byKey, batch: 3, keyed: true},
 	{name: "idempotency key, all, leader or spool", acks: []string{"all", "leader", "spool"}, order: byPartition, batch: 5, keyed: true},
+	{name: "stream", acks: []string{"all", "leader", "spool"}, order: byKey, streamed: true},
 	{name: "limited", acks: []string{"all", "spool"}, batch: 3, caller: "limited", refused: []api.Code{api.CodeRateLimited}},
 }
 
@@ -140,6 +143,7 @@ func (w *publisher) run(ctx context.Context) {
 // request is one as it goes over HTTP, and again when it is repeated.
 type request struct {
 	batch    bool
+	streamed bool
 	url      string
 	body     []byte
 	header   http.Header
@@ -205,9 +209,12 @@ func pause(ctx context.Context, d time.Duration) {
 // compose makes a request of so many messages, each with a value of its own.
 func (w *publisher) compose(n int) (request, []sent) {
 	query := url.Values{"timeout": {postTimeout.String()}, "ack": {w.acks[w.rng.IntN(len(w.acks))]}}
-	req := request{batch: w.rng.IntN(10) < w.batch, header: http.Header{}}
+	req := request{batch: w.rng.IntN(10) < w.batch, streamed: w.streamed, header: http.Header{}}
 	count := 1
-	if req.batch {
+	switch {
+	case req.streamed:
+		req.batch, count = true, 1+w.rng.IntN(mostStreamed)
+	case req.batch:
 		count = 1 + w.rng.IntN(mostMessages)
 	}
 	messages := make([]sent, count)
@@ -223,7 +230,7 @@ func (w *publisher) compose(n int) (request, []sent) {
 		}
 		messages[i] = m
 	}
-	if w.wrong && w.rng.IntN(10) == 0 {
+	if w.wrong && !req.streamed && w.rng.IntN(10) == 0 {
 		req.expected = api.CodeMessageTooLarge
 		messages[0].value += strings.Repeat("y", largest)
 	}
@@ -248,7 +255,11 @@ func (w *publisher) compose(n int) (request, []sent) {
 		return req, messages
 	}
 	var body bytes.Buffer
-	for _, m := range messages {
+	for i, m := range messages {
+		if req.streamed && w.rng.IntN(20) == 0 { // spoils no others
+			messages[i].value += strings.Repeat("y", largest)
+			m = messages[i]
+		}
 		line := map[string]any{"value": m.value}
 		if m.key != "" {
 			line["key"] = m.key
@@ -259,7 +270,7 @@ func (w *publisher) compose(n int) (request, []sent) {
 		b, _ := json.Marshal(line)
 		body.Write(append(b, '\n'))
 	}
-	if w.wrong && req.expected == "" && w.rng.IntN(10) == 0 {
+	if w.wrong && !req.streamed && req.expected == "" && w.rng.IntN(10) == 0 {
 		req.expected = api.CodeBadRecord
 		body.WriteString("{\"value\":\n")
 	}
@@ -269,6 +280,9 @@ func (w *publisher) compose(n int) (request, []sent) {
 
 // send sends a request once and says what its answer says of each message.
 func (w *publisher) send(what string, req request, count int) []outcome {
+	if req.streamed {
+		return w.stream(what, req, count)
+	}
 	all := func(o outcome) []outcome { return slices.Repeat([]outcome{o}, count) }
 	sent := time.Now()
 	status, replayed, body, err := exchange(req)
@@ -276,11 +290,7 @@ func (w *publisher) send(what string, req request, count int) []outcome {
 		if !w.excused(w.p, sent) {
 			w.Checker.Break(ruleAnswer, "%s: no answer of a sidecar that is well: %v after %v", what, err, time.Since(sent))
 		}
-		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" {
-			return all(outcome{fate: fateRefused, why: "never sent", attempt: true})
-		}
-		return all(outcome{why: err.Error()})
+		return all(unanswered(err))
 	}
 	if replayed {
 		w.Checker.Count("replayed", 1)
@@ -330,6 +340,15 @@ func (w *publisher) send(what string, req request, count int) []outcome {
 	return outcomes
 }
 
+// unanswered is what the lack of an answer says.
+func unanswered(err error) outcome {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return outcome{fate: fateRefused, why: "never sent", attempt: true}
+	}
+	return outcome{why: err.Error()}
+}
+
 // checkStatus demands that a status says what its answer does.
 func (w *publisher) checkStatus(what string, status int, kinds map[fate]int, count int) {
 	ok := true
@@ -352,6 +371,9 @@ func (w *publisher) checkStatus(what string, status int, kinds map[fate]int, cou
 func (w *publisher) fateOf(what string, req request, e *api.Error) outcome {
 	w.Checker.Count(string(e.Code), 1)
 	allowed := []api.Code{api.CodeBrokersUnavailable, api.CodeUnknownOutcome, api.CodeDraining, req.expected}
+	if req.streamed {
+		allowed = append(allowed, api.CodeMessageTooLarge)
+	}
 	if w.diskFull.Load() {
 		allowed = append(allowed, api.CodeDiskUnavailable, api.CodeSpoolFull)
 	}

@@ -199,6 +199,12 @@ func (s *Spool) lookFirst(l *lane) *api.Error {
 	if !unsure {
 		return nil
 	}
+	select {
+	case s.looking <- struct{}{}:
+		defer func() { <-s.looking }()
+	case <-s.ctx.Done():
+		return unavailable("the spool closes")
+	}
 	ids, numbers, err := s.idsOf(l)
 	if err != nil {
 		return unavailable(err.Error())

@@ -62,9 +62,12 @@ func (s *Spool) idsOf(l *lane) (ids map[string]struct{}, numbers map[string]int6
 			if cut != nil {
 				break // the journal gives whole ones
 			}
-			e, err := parseEntry(raw, true)
+			e, err := parseEntry(raw, false)
 			if err != nil || e.key != l.key {
 				continue
+			}
+			if h, err := record.ParseHeader(raw); err != nil || record.CheckCRC(raw, h) != nil {
+				continue // it cannot have been sent
 			}
 			err = e.each(settled, func(ev event) {
 				if ev.seq <= upto {

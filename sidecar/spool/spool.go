@@ -92,8 +92,9 @@ type Spool struct {
 	marks     *marksFile
 	memory    *memory
 	rate      pace
-	keeping   turn // gives room back and moves entries
-	accepting turn // appends to the journal and the lanes' order are one step
+	looking   chan struct{} // who looks at what is in partitions, some at a time: it takes memory
+	keeping   turn          // gives room back and moves entries
+	accepting turn          // appends to the journal and the lanes' order are one step
 
 	reserved    atomic.Int64           // bytes that are being accepted
 	parkedBytes atomic.Int64           // of files of parked messages
@@ -148,6 +149,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 		cfg: cfg, fsys: deps.FS, dir: deps.Dir, next: deps.Next, brokers: deps.Brokers, sender: deps.Sender, log: deps.Logger,
 		rejects:   &rejects{fsys: deps.FS, dir: deps.Dir, limit: cfg.RejectBytes, turn: make(turn, 1)},
 		accepting: make(turn, 1),
+		looking:   make(chan struct{}, 16),
 		keeping:   make(turn, 1),
 		rate:      pace{perSecond: cfg.DrainBytes},
 		wake:      make(chan struct{}, 1), keep: make(chan struct{}, 1),
@@ -292,7 +294,8 @@ func (s *Spool) Close(ctx context.Context) error {
 	}
 	s.sender.Close() // ends what is left
 	<-done
-	s.accepting.take() // nobody appends any more
+	s.accepting.take() // who has begun to append ends; nobody begins any more
+	s.accepting.leave()
 	err := s.saveMarks()
 	return errors.Join(err, s.closeFiles())
 }

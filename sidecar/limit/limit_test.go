@@ -368,6 +368,50 @@ func TestChangeIsInForceAtOnce(t *testing.T) {
 	})
 }
 
+// Limits change while many publish: nothing waits for ever, and nothing that is
+// let pass under the last ones exceeds them for long.
+func TestChangeWhileOthersPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, n := newPublisher(t, Config{MaxWait: 100 * time.Millisecond})
+		ctx, cancel := context.WithCancel(t.Context())
+		one := batchOf(1, 10)
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				o := publish.Options{Caller: fmt.Sprint(i % 4)}
+				for ctx.Err() == nil {
+					if _, err := p.PublishBatch(ctx, fmt.Sprint("t", i%3), one, o); err != nil {
+						time.Sleep(time.Millisecond)
+					}
+					time.Sleep(10 * time.Microsecond) // the brokers
+				}
+			})
+		}
+		for i := range 200 {
+			time.Sleep(time.Duration(i%5) * time.Millisecond)
+			cfg := Config{
+				MaxWait: 100 * time.Millisecond, MessagesPerSecond: int64(i % 3 * 1000),
+				Topics:  map[string]string{"t1": fmt.Sprint(1 + i%7*100), "*": "5000"},
+				Callers: map[string]string{"*": fmt.Sprintf("%dkB", 1+i%4)},
+			}
+			if err := p.Change(cfg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Change(Config{MaxWait: 100 * time.Millisecond, MessagesPerSecond: 500}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond) // those that wait by earlier limits
+		before := n.messages.Load()
+		time.Sleep(10 * time.Second)
+		if got := n.messages.Load() - before; !within(got, 5000) {
+			t.Errorf("%d messages in 10 s at 500/s", got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 // Names cost their inventor nothing, so they must not cost us memory.
 func TestInventedNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -28,7 +28,13 @@ func (s *Server) mayBeLarger(ctx *fasthttp.RequestCtx) bool {
 }
 
 func acceptsLines(ctx *fasthttp.RequestCtx) bool {
-	return mediaType(string(ctx.Request.Header.Peek("Accept"))) == api.ContentTypeNDJSON
+	return preferred(ctx) == api.ContentTypeNDJSON
+}
+
+// preferred is the first media type that Accept names.
+func preferred(ctx *fasthttp.RequestCtx) string {
+	first, _, _ := bytes.Cut(ctx.Request.Header.Peek("Accept"), []byte{','})
+	return mediaType(string(first))
 }
 
 // streamBatch is POST /topics/T/batch with Accept: application/x-ndjson.

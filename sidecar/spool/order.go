@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"sidestream/sdk/api"
@@ -15,7 +16,8 @@ import (
 // a partition waits until what is spooled for its partition is written. Errors are
 // as of publish.Publisher.Publish, and spool_full.
 func (s *Spool) Publish(ctx context.Context, topic string, m publish.Message, o publish.Options) (api.Published, error) {
-	if o.Ack == publish.AckSpool {
+	o = enteredOnce(o)
+	if o.Ack == publish.AckSpool || s.isAway(topic, []publish.Message{m}, o) {
 		return s.acceptOne(ctx, topic, m, o)
 	}
 	err := s.behind(ctx, topic, []publish.Message{m}, o)
@@ -47,7 +49,8 @@ func (s *Spool) PublishBatch(ctx context.Context, topic string, ms []publish.Mes
 	if len(ms) == 0 {
 		return s.next.PublishBatch(ctx, topic, ms, o)
 	}
-	if o.Ack == publish.AckSpool {
+	o = enteredOnce(o)
+	if o.Ack == publish.AckSpool || s.isAway(topic, ms, o) {
 		return s.accept(ctx, topic, ms, o, true)
 	}
 	err := s.behind(ctx, topic, ms, o)
@@ -65,6 +68,37 @@ func (s *Spool) PublishBatch(ctx context.Context, topic string, ms []publish.Mes
 		return nil, err
 	}
 	return s.takeRest(ctx, topic, ms, results, o), nil
+}
+
+// enteredOnce makes Entered be called once, though first the brokers and then the
+// spool may take the messages.
+func enteredOnce(o publish.Options) publish.Options {
+	if entered := o.Entered; entered != nil {
+		o.Entered = sync.OnceFunc(entered)
+	}
+	return o
+}
+
+// isAway says that messages without a key, whose caller takes a place in the spool,
+// need not wait for the brokers' 503: all that is spooled for their topic makes no
+// way. Those with a key learn it by their partition, see behind.
+func (s *Spool) isAway(topic string, ms []publish.Message, o publish.Options) bool {
+	if !s.cfg.Fallback || !o.MaySpool || !s.anyBusy.Load() ||
+		slices.ContainsFunc(ms, func(m publish.Message) bool { return m.Key != nil || m.Partition != nil }) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	any := false
+	for _, l := range s.lanes {
+		if l.key.topic == topic && l.isPending() {
+			if l.away == nil {
+				return false
+			}
+			any = true
+		}
+	}
+	return any
 }
 
 // mayTake says that the spool takes what the brokers certainly have not.

@@ -542,3 +542,40 @@ func TestAPartitionThatIsNeverIdleDoesNotAge(t *testing.T) {
 		t.Errorf("%v, %v", at, any)
 	}
 }
+
+// Once the spool knows that nobody takes a topic's messages, those without a key
+// are taken at once, where the publisher would try for its whole time.
+func TestFallbackDoesNotTryAgainAndAgain(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Fallback = true })
+	r.spool(0, "0")
+	r.settled()
+	r.b.set(func() { r.b.down = true })
+	entered := 0
+	o := publish.Options{MaySpool: true, Entered: func() { entered++ }}
+	m := publish.Message{Value: []byte("v")}
+	if done, err := r.Publish(t.Context(), "t", m, o); err != nil || done.SpoolID == "" {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	for end := time.Now().Add(10 * time.Second); r.Status().AwayPartitions == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%+v", r.Status())
+		}
+	}
+	before := r.live.calls
+	for range 10 {
+		if done, err := r.Publish(t.Context(), "t", m, o); err != nil || done.SpoolID == "" {
+			t.Fatalf("%+v, %v", done, err)
+		}
+	}
+	if r.live.calls > before+9 { // a partition that has just got its first message is not known as away yet
+		t.Errorf("the brokers were tried %d times", r.live.calls-before)
+	}
+	if entered != 11 {
+		t.Errorf("told %d times of 11 that the messages have their places", entered)
+	}
+	r.b.set(func() { r.b.down = false })
+	r.settled()
+	if _, err := r.Publish(t.Context(), "t", m, o); err != nil || r.live.calls == before {
+		t.Errorf("%v", err)
+	}
+}

@@ -333,6 +333,9 @@ func (w *publisher) send(what string, req request, count int) []outcome {
 		case r.SpoolID != "":
 			o.fate = fateSpooled
 		}
+		if o.fate == fateSpooled && w.fallback {
+			w.Checker.Count("fell back", 1)
+		}
 		kinds[o.fate]++
 		outcomes = append(outcomes, o)
 	}

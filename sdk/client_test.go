@@ -69,6 +69,31 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
+func TestWithCallerNamesTheApplication(t *testing.T) {
+	var names []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		names = append(names, r.Method+" "+strings.Join(r.Header.Values(api.HeaderCaller), ","))
+		answer(w, 200, api.Published{})
+	}))
+	defer server.Close()
+	for _, options := range [][]sdk.Option{{sdk.WithCaller("billing")}, nil} {
+		c, err := sdk.New(server.URL, options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Publish(t.Context(), "t", sdk.Message{Value: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.PublishBatch(t.Context(), "t", []sdk.Message{{Value: []byte("x")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(names, "|"); got != "POST billing|POST billing|POST |POST " {
+		t.Errorf("got %q", got)
+	}
+}
+
 // What is sent for each field of a message, and that names cannot escape
 // their place in the path.
 func TestPublishSpellsTheRequest(t *testing.T) {

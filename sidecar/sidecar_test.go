@@ -418,12 +418,12 @@ func TestMetrics(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`listen: got "0.0.0.0:4100", which other hosts can reach: use a loopback address such as 127.0.0.1:4100, or set allow_remote: true`: func(c *Config) { c.Listen = "0.0.0.0:4100" },
-		`listen: got "4100": use host:port such as 127.0.0.1:4100`:                                                                          func(c *Config) { c.Listen = "4100" },
-		`data_dir: is empty: name a folder such as /var/lib/sidestream/sidecar`:                                                             func(c *Config) { c.DataDir = "" },
-		`kafka.sasl.mechanism: got "x": use plain, scram-sha-256 or scram-sha-512`:                                                          func(c *Config) { c.Kafka.SASL.Mechanism = "x" },
-		`publish.compression: got "rar": use none, gzip, snappy, lz4 or zstd`:                                                               func(c *Config) { c.Publish.Compression = "rar" },
-		`consume.lease: got "0s": use a duration from 100ms to 12h0m0s`:                                                                     func(c *Config) { c.Consume.Lease = 0 },
+		`listen: got "0.0.0.0:4100", which other hosts can reach: use a loopback address such as 127.0.0.1:4100, or set allow_remote: true`:                         func(c *Config) { c.Listen = "0.0.0.0:4100" },
+		`listen: got "4100": use host:port such as 127.0.0.1:4100`:                                                                                                  func(c *Config) { c.Listen = "4100" },
+		`data_dir: is empty: name a folder such as /var/lib/sidestream/sidecar`:                                                                                     func(c *Config) { c.DataDir = "" },
+		`kafka.sasl.mechanism: got "x": use plain, scram-sha-256 or scram-sha-512`:                                                                                  func(c *Config) { c.Kafka.SASL.Mechanism = "x" },
+		`publish.compression: got "rar": use none, gzip, snappy, lz4 or zstd, and for gzip, lz4 and zstd a level behind a colon where you want one, such as zstd:9`: func(c *Config) { c.Publish.Compression = "rar" },
+		`consume.lease: got "0s": use a duration from 100ms to 12h0m0s`:                                                                                             func(c *Config) { c.Consume.Lease = 0 },
 	} {
 		c := DefaultConfig()
 		change(&c)

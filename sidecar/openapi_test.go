@@ -97,6 +97,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"PUT", "/groups/g/topics/*/offsets", `{"to":"earliest"}`, 200},
 		{"PUT", "/groups/g/topics/one/offsets", `{"offsets":{"7":1}}`, 404},
 		{"GET", "/groups/g/topics/one/dead", "", 200},
+		{"GET", "/groups/g/topics/one/dead?dead=", "", 400},
+		{"GET", "/groups/g/topics/one/dead?reason=", "", 400},
 		{"POST", "/groups/g/topics/one/dead/redrive", "", 200},
 		{"POST", "/groups/g/topics/one/pause", "", 200},
 		{"POST", "/groups/g/topics/one/resume", "", 200},

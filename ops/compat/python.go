@@ -37,15 +37,7 @@ var (
 // program of the folder python with them.
 func pythonCommand(program string, packages ...string) func(context.Context) (*exec.Cmd, error) {
 	return func(ctx context.Context) (*exec.Cmd, error) {
-		python, version, err := findPip()
-		if err != nil {
-			return nil, err
-		}
-		client, _, _ := strings.Cut(packages[0], "==")
-		dir, err := cached("python-"+client, version+" "+strings.Join(packages, " "), func(dir string) error {
-			return download(ctx, python, append([]string{"-m", "pip", "install", "-q", "--disable-pip-version-check",
-				"--no-compile", "--target", dir}, packages...)...)
-		})
+		python, dir, err := pythonPackages(ctx, packages...)
 		if err != nil {
 			return nil, err
 		}
@@ -53,6 +45,21 @@ func pythonCommand(program string, packages ...string) func(context.Context) (*e
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "PYTHONDONTWRITEBYTECODE=1")
 		return cmd, nil
 	}
+}
+
+// pythonPackages installs packages by pip and returns the interpreter and their
+// folder.
+func pythonPackages(ctx context.Context, packages ...string) (python, dir string, err error) {
+	python, version, err := findPip()
+	if err != nil {
+		return "", "", err
+	}
+	client, _, _ := strings.Cut(packages[0], "==")
+	dir, err = cached("python-"+client, version+" "+strings.Join(packages, " "), func(dir string) error {
+		return download(ctx, python, append([]string{"-m", "pip", "install", "-q", "--disable-pip-version-check",
+			"--no-compile", "--target", dir}, packages...)...)
+	})
+	return python, dir, err
 }
 
 // findPip finds an interpreter that has pip and tells its version, on which

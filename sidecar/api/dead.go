@@ -22,9 +22,20 @@ func (s *Server) getDead(c *call) error {
 	if r.All, err = c.flag("all"); err != nil {
 		return err
 	}
-	r.After, _ = c.option("after")
-	r.Reason, _ = c.option("reason")
-	r.Dead, _ = c.option("dead")
+	for _, o := range []struct {
+		name, want string
+		to         *string
+	}{
+		{"after", "next of the answer before", &r.After},
+		{"reason", "max_attempts, window_full, undecodable or oversized", &r.Reason},
+		{"dead", "the name of a topic", &r.Dead},
+	} {
+		text, given := c.option(o.name)
+		if given && text == "" {
+			return bad(o.name, "", o.want+", or leave it out")
+		}
+		*o.to = text
+	}
 	ctx, cancel := s.callContext()
 	defer cancel()
 	letters, err := s.opt.Consumer.Dead(ctx, r)

@@ -38,6 +38,7 @@ Every GET is answered as HEAD too, without the body. A method that a path does n
 	`Options that an operation does not name are refused with 400, and none may be given twice. ` +
 	`Request bodies may be packed once (Content-Encoding: gzip or zstd) and may come in chunks; JSON bodies are read as JSON whatever their Content-Type. ` +
 	`A request without a body in its description may have one all the same: it is read and has no effect, but what is larger than max_request_bytes is 413. ` +
+	`A connection beyond max_connections is answered 503, in plain text, and closed before its request is read. ` +
 	`Durations are written as 500ms, 30s or 2m, or as a whole number of seconds.`
 
 // getOpenAPI is GET /openapi.json: this API for programs.

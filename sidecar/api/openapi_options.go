@@ -82,7 +82,7 @@ var queryOptions = map[string]option{
 	"streamPosted.ack": {"A message counts as acknowledged when it has left.", choice("auto"), nil},
 
 	"getDead.max": {"Letters at most.", withDefault(whole(1, consume.MaxDead), 10), nil},
-	"after":       {"`next` of the answer before.", nil, nil},
+	"after":       {"`next` of the answer before.", nonEmpty, nil},
 	"reason":      {"Letters of this reason only.", reasonSchema, nil},
 	"all":         {"Those too that were brought back or discarded.", flagSchema, nil},
 	"dead":        {"The topic of the letters, where the group's settings have changed since.", nameSchema, nil},

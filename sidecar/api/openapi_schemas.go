@@ -98,7 +98,10 @@ func (s *schemas) fields(t reflect.Type, properties object, required *[]string) 
 		for k, v := range fieldRules[t.Name()+"."+f.Name] {
 			schema[k] = v
 		}
-		if f.Type.Kind() == reflect.Pointer && !optional {
+		switch {
+		case optional && typeRules[t] != nil:
+			schema = orNothing(schema)
+		case !optional && f.Type.Kind() == reflect.Pointer:
 			schema = orNull(schema)
 		}
 		properties[name] = schema
@@ -114,6 +117,17 @@ func orNull(schema object) object {
 		return schema
 	}
 	return object{"anyOf": []object{schema, {"type": "null"}}}
+}
+
+// orNothing is for fields of requests: null is as if the field were not there,
+// and so is "" where only some texts are taken.
+func orNothing(schema object) object {
+	for _, rule := range []string{"enum", "anyOf", "pattern", "minLength"} {
+		if schema[rule] != nil {
+			return object{"anyOf": []object{schema, {"enum": []any{"", nil}}}}
+		}
+	}
+	return orNull(schema)
 }
 
 func (s *schemas) named(t reflect.Type, def object) object {
@@ -150,8 +164,8 @@ var (
 	reasonSchema   = object{"enum": []string{"max_attempts", "window_full", "undecodable", "oversized"}}
 )
 
-// typeRules are what a type's fields cannot tell. Bodies of requests have no
-// other fields than those described.
+// typeRules are what the fields of requests' bodies cannot tell: there may be no
+// others.
 var typeRules = map[reflect.Type]object{
 	reflect.TypeFor[api.Record]():         closedRule,
 	reflect.TypeFor[api.PullBody]():       closedRule,
@@ -186,9 +200,9 @@ var fieldRules = map[string]object{
 	"Receipts.Lease":             durationSchema,
 	"SeekRequest.To":             beginSchema,
 	"SeekRequest.Offsets":        {"minProperties": 1, "additionalProperties": object{"type": "integer", "format": "int64", "minimum": 0}},
-	"TopicSpec.Partitions":       {"minimum": 1},
-	"TopicSpec.Replication":      {"minimum": 1, "maximum": 1<<15 - 1},
-	"RedriveRequest.Max":         {"minimum": 1, "maximum": 10000},
+	"TopicSpec.Partitions":       {"minimum": 0}, // 0: the default
+	"TopicSpec.Replication":      {"minimum": 0, "maximum": 1<<15 - 1},
+	"RedriveRequest.Max":         {"minimum": 0, "maximum": 10000},
 	"RedriveRequest.IDs":         {"maxItems": 1000},
 	"RedriveRequest.Reason":      reasonSchema,
 	"RedriveRequest.To":          nameSchema,

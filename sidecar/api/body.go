@@ -51,6 +51,15 @@ func (m *bodyMemory) take(ctx context.Context, bytes int64) error {
 	return e
 }
 
+// share is so much, but no more than would leave too little for what it is taken
+// for.
+func (m *bodyMemory) share(bytes int64) int64 {
+	if m == nil {
+		return bytes
+	}
+	return min(bytes, m.all/4)
+}
+
 func (m *bodyMemory) give(bytes int64) {
 	if m != nil && bytes > 0 {
 		m.free.Release(bytes)

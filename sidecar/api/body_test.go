@@ -350,3 +350,20 @@ func TestRefusedWhileSending(t *testing.T) {
 		}
 	}
 }
+
+// The largest body that is allowed can come packed, however little memory there is.
+func TestPackedBodyOfAnySize(t *testing.T) {
+	s := serve(t, func(o *Options) { o.MaxBodyMemory = int64(4 * o.MaxRequestSize) })
+	noise := make([]byte, s.opt.MaxRequestSize-1000)
+	for i := range noise {
+		noise[i] = byte(rand.Uint32())
+	}
+	for _, how := range []string{"gzip", "zstd"} {
+		if status, text := s.post("/topics/t", bytes.NewReader(packed(t, how, noise)), "Content-Encoding: "+how); status != 200 {
+			t.Errorf("%s: %d %s", how, status, text)
+		}
+		if status, text := s.post("/topics/t/batch?lines", bytes.NewReader(packed(t, how, []byte("a\nb"))), "Content-Encoding: "+how, asItGoes); status != 200 {
+			t.Errorf("%s, as it goes: %d %s", how, status, text)
+		}
+	}
+}

@@ -94,10 +94,11 @@ func (p *packing) wrong(err error) error {
 // unpack fills the body with what is packed, most bytes at most: a few packed
 // bytes can stand for any number.
 func (b *body) unpack(ctx context.Context, m *bodyMemory, p *packing, packed []byte, most int) error {
-	if err := m.take(ctx, p.memory); err != nil {
+	memory := m.share(p.memory)
+	if err := m.take(ctx, memory); err != nil {
 		return err
 	}
-	defer m.give(p.memory)
+	defer m.give(memory)
 	u, err := p.open(bytes.NewReader(packed))
 	if err != nil {
 		return err

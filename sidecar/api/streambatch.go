@@ -127,10 +127,11 @@ func (u *upload) open(c *call, how *packing) (io.Reader, error) {
 	if how == nil {
 		return from, nil
 	}
-	if err := u.s.memory.take(u.ctx, how.memory); err != nil {
+	memory := u.s.memory.share(how.memory)
+	if err := u.s.memory.take(u.ctx, memory); err != nil {
 		return nil, err
 	}
-	u.packedMemory = how.memory
+	u.packedMemory = memory
 	return &unpacking{how: how, from: from, u: u}, nil
 }
 

@@ -132,6 +132,16 @@ func TestPublishSpellsTheRequest(t *testing.T) {
 	if h := got.Header.Values("Record-Header"); len(h) != 2 || h[1] != "trace=2=x" {
 		t.Errorf("headers: %v", got.Header)
 	}
+	for _, odd := range []sdk.Header{{"n", "\x00\n"}, {"n=", "v"}, {"n", " v"}, {"\xff", ""}} {
+		if _, err := c.Publish(t.Context(), "t", sdk.Message{Headers: []sdk.Header{{"n", "v"}, odd}}); err != nil {
+			t.Fatalf("%q: %v", odd, err)
+		}
+		encode := base64.RawStdEncoding.EncodeToString
+		want := []string{"bg=dg", encode([]byte(odd.Name)) + "=" + encode([]byte(odd.Value))}
+		if h := got.Header.Values("Record-Header64"); !slices.Equal(h, want) || got.Header.Get("Record-Header") != "" {
+			t.Errorf("%q went as %q", odd, got.Header)
+		}
+	}
 	if _, err := c.Publish(t.Context(), "t", sdk.Message{Key: []byte{0xff}}); err != nil {
 		t.Fatal(err)
 	}
@@ -208,6 +218,11 @@ func TestBatchSpellsEveryKindOfBytes(t *testing.T) {
 	}
 	if _, err := c.PublishBatch(t.Context(), "t", []sdk.Message{{Headers: []sdk.Header{{"a", "1"}, {"a", "2"}}}}); err == nil {
 		t.Error("a header given twice would have been lost")
+	}
+	for _, odd := range []sdk.Header{{"x", "\xff"}, {"\xff", "x"}} {
+		if _, err := c.PublishBatch(t.Context(), "t", []sdk.Message{{Headers: []sdk.Header{odd}}}); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+			t.Errorf("%q would have been changed: %v", odd, err)
+		}
 	}
 }
 

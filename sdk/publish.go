@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -46,8 +47,8 @@ func Timeout(d time.Duration) PublishOption {
 	return func(o *publishOptions) { o.query.Set("timeout", d.String()) }
 }
 
-// KeyField takes each event's key from a field of its JSON value, for
-// [Client.PublishBatch] and [Client.PublishLines].
+// KeyField takes each event's key from a field of its JSON value (a name, or a
+// JSON pointer such as /user/id), where the event has none of its own.
 func KeyField(name string) PublishOption {
 	return func(o *publishOptions) { o.query.Set("key_field", name) }
 }
@@ -77,7 +78,8 @@ func (o publishOptions) request(path string, body []byte, contentType string) re
 }
 
 // Publish writes one event and returns where it is: with the default ack it is
-// then safe on disk. The value is sent as it is, so nil and empty are the same.
+// then safe on disk. The value is sent as it is, so nil and empty are the same:
+// an empty value. A tombstone needs [Client.PublishBatch].
 func (c *Client) Publish(ctx context.Context, topic string, m Message, options ...PublishOption) (api.Published, error) {
 	o := applyPublish(options)
 	if m.Key != nil {
@@ -93,17 +95,41 @@ func (c *Client) Publish(ctx context.Context, topic string, m Message, options .
 	if !m.Timestamp.IsZero() {
 		o.query.Set("ts", strconv.FormatInt(m.Timestamp.UnixMilli(), 10))
 	}
-	for _, h := range m.Headers {
-		o.header.Add(api.HeaderRecord, h.Name+"="+h.Value)
-	}
+	addRecordHeaders(o.header, m.Headers)
 	var answer api.Published
 	err := c.call(ctx, o.request(pathOf("topics", topic), m.Value, "application/octet-stream"), &answer)
 	return answer, err
 }
 
+// addRecordHeaders gives a request the headers of its record. One that a line of
+// HTTP would not carry unchanged turns all of them to base64, since the sidecar
+// reads those of one form before those of the other.
+func addRecordHeaders(to http.Header, headers []Header) {
+	plain := true
+	for _, h := range headers {
+		plain = plain && carries(h.Name) && h.Name != "" && !strings.Contains(h.Name, "=") && carries(h.Value)
+	}
+	for _, h := range headers {
+		if plain {
+			to.Add(api.HeaderRecord, h.Name+"="+h.Value)
+			continue
+		}
+		encode := base64.RawStdEncoding.EncodeToString
+		to.Add(api.HeaderRecord64, encode([]byte(h.Name))+"="+encode([]byte(h.Value)))
+	}
+}
+
+// carries tells that a line of HTTP has a text as it is: printable ASCII without
+// spaces at its ends, which are trimmed on the way.
+func carries(s string) bool {
+	return s == strings.TrimSpace(s) && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' })
+}
+
 // PublishBatch writes several events in one request. The result has one entry
 // an event, in order; the error is nil when some were written and some not
 // ([api.BatchPublished].Failed tells), and the common error when all failed.
+// Headers whose names repeat, or that are not UTF-8, are refused: [Client.Publish]
+// takes them.
 func (c *Client) PublishBatch(ctx context.Context, topic string, messages []Message, options ...PublishOption) (api.BatchPublished, error) {
 	var body []byte
 	for i, m := range messages {
@@ -168,8 +194,11 @@ func recordOf(m Message) (api.Record, error) {
 		if r.Headers == nil {
 			r.Headers = map[string]string{}
 		}
+		if !utf8.ValidString(h.Name) || !utf8.ValidString(h.Value) {
+			return r, fmt.Errorf("header %q is not UTF-8: publish the message by itself", h.Name)
+		}
 		if _, twice := r.Headers[h.Name]; twice {
-			return r, fmt.Errorf("header %q is given twice: a batch takes each name once", h.Name)
+			return r, fmt.Errorf("header %q is given twice: a batch takes each name once; publish the message by itself", h.Name)
 		}
 		r.Headers[h.Name] = h.Value
 	}

@@ -10,6 +10,7 @@ import (
 // Names of headers.
 const (
 	HeaderRecord         = "Record-Header"     // n=v, may be repeated: a header of the record
+	HeaderRecord64       = "Record-Header64"   // the same, base64 of n = base64 of v, for what a line of HTTP cannot have
 	HeaderCaller         = "Sidestream-Caller" // the application's name, for limits
 	HeaderIdempotencyKey = "Idempotency-Key"   // makes a repeated request safe
 	HeaderRetryAfter     = "Retry-After"       // seconds

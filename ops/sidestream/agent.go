@@ -30,7 +30,7 @@ them again: what can change while the agent runs changes.`,
   sidestream agent --data-dir /srv/sidestream --rack a --consul-address 127.0.0.1:8500`,
 		Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := loadSettings(cmd, cfg); err != nil {
+			if err := loadSettings(cmd, cfg, defaultAgent()); err != nil {
 				return err
 			}
 			return withConsul(cfg.Consul, cfg.Log, func(store discovery.Store, log *zap.Logger, level zap.AtomicLevel) error {
@@ -40,7 +40,10 @@ them again: what can change while the agent runs changes.`,
 				}
 				r := &reloader[*agentSettings]{
 					running: cfg, log: log,
-					read: func() (*agentSettings, error) { return reread(cmd, defaultAgent()) },
+					read: func() (*agentSettings, error) {
+						next := defaultAgent()
+						return next, loadSettings(cmd, next, defaultAgent())
+					},
 					apply: func(next *agentSettings) error {
 						if err := a.Reload(next.Config); err != nil {
 							return err

@@ -76,17 +76,15 @@ func bindSettings(cmd *cobra.Command, cfg validated) {
 	}
 }
 
-// loadSettings fills cfg from the file, the environment and the flags, and
-// checks it. The origins are there even when it fails.
-func loadSettings(cmd *cobra.Command, cfg validated) (map[string]settings.Origin, error) {
-	origins, err := readSettings(cmd, cfg)
-	if err == nil {
-		err = cfg.Validate()
+// loadSettings fills cfg, which holds the defaults, from the file, the environment
+// and the flags, and returns everything that is wrong with it. defaults are those of
+// cfg once more.
+func loadSettings(cmd *cobra.Command, cfg, defaults validated) error {
+	_, err := readSettings(cmd, cfg)
+	if err := errors.Join(err, settings.Check(cfg, defaults)); err != nil {
+		return usageError{err}
 	}
-	if err != nil {
-		return origins, usageError{err}
-	}
-	return origins, nil
+	return nil
 }
 
 func readSettings(cmd *cobra.Command, cfg validated) (map[string]settings.Origin, error) {

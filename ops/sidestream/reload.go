@@ -1,7 +1,6 @@
 package main
 
 import (
-	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"sidestream/ops/sidestream/settings"
@@ -54,11 +53,4 @@ func (r *reloader[C]) failed(err error) {
 	if r.note != nil {
 		r.note(nil, err)
 	}
-}
-
-// reread fills fresh settings from the file, the environment and the flags of a
-// running command, and checks them.
-func reread[C validated](cmd *cobra.Command, fresh C) (C, error) {
-	_, err := loadSettings(cmd, fresh)
-	return fresh, err
 }

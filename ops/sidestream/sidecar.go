@@ -27,7 +27,7 @@ callers, allowed hosts, the log's level) changes, a bad file changes nothing.`,
   sidestream sidecar --kafka-bootstrap kafka1:9092,kafka2:9092`,
 		Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := loadSettings(cmd, cfg); err != nil {
+			if err := loadSettings(cmd, cfg, defaultSidecar()); err != nil {
 				return err
 			}
 			return withConsul(cfg.Consul, cfg.Log, func(store discovery.Store, log *zap.Logger, level zap.AtomicLevel) error {
@@ -37,7 +37,10 @@ callers, allowed hosts, the log's level) changes, a bad file changes nothing.`,
 				}
 				r := &reloader[*sidecarSettings]{
 					running: cfg, log: log,
-					read: func() (*sidecarSettings, error) { return reread(cmd, defaultSidecar()) },
+					read: func() (*sidecarSettings, error) {
+						next := defaultSidecar()
+						return next, loadSettings(cmd, next, defaultSidecar())
+					},
 					apply: func(next *sidecarSettings) error {
 						if err := s.Reload(next.Config); err != nil {
 							return err

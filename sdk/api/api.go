@@ -38,6 +38,8 @@ type Published struct {
 // element's "value": a string stands for its bytes, any other JSON for its
 // text to the letter; absent or null makes a tombstone. Value64 and Key64 are
 // base64 for bytes that are not UTF-8. At most one of each pair is given.
+// HeaderList is in place of Headers, in JSON too, where their order counts, names
+// repeat or values are not UTF-8.
 type Record struct {
 	Value     json.RawMessage   `json:"value,omitempty"`
 	Value64   *string           `json:"value64,omitempty"`
@@ -46,6 +48,8 @@ type Record struct {
 	Headers   map[string]string `json:"headers,omitempty"`
 	Partition *int32            `json:"partition,omitempty"`
 	Timestamp *int64            `json:"ts,omitempty"` // Unix milliseconds
+
+	HeaderList []HeaderPair `json:"-"`
 }
 
 // BatchResult is the fate of one record of a batch, in input order: Error is

@@ -74,6 +74,23 @@ func TestBadLines(t *testing.T) {
 		"invalid UTF-8":           {"{\"value\":\"\xff\"}", 1, "UTF-8"},
 		"half a surrogate pair":   {`{"value":"\ud83d"}`, 1, "surrogate"},
 		"array, second bad":       {`[{"value":1},7]`, 2, "element"},
+		"a field twice":           {`{"value":"a","value":"b"}`, 1, `"value" is given twice`},
+		"a null field twice":      {`{"key":null,"ke\u0079":"b"}`, 1, `"key" is given twice`},
+		"a header twice":          {`{"headers":{"a":"1","a":"2"}}`, 1, `"a" is given twice`},
+		"a header without name":   {`{"headers":{"":"1"}}`, 1, "name is empty"},
+		"a header of no text":     {`{"headers":{"a":null}}`, 1, `"a" is no string`},
+		"headers that are none":   {`{"headers":7}`, 1, "headers are an object"},
+		"listed, without name":    {`{"headers":[{"value":"1"}]}`, 1, "has no name"},
+		"listed, empty name":      {`{"headers":[{"name":"","value":"1"}]}`, 1, "name is empty"},
+		"listed, two values":      {`{"headers":[{"name":"a","value":"1","value64":"AA=="}]}`, 1, "value and value64"},
+		"listed, a field twice":   {`{"headers":[{"name":"a","value":"1","value":"2"}]}`, 1, `"value" twice`},
+		"listed, strange":         {`{"headers":[{"name":"a","values":"1"}]}`, 1, "values"},
+		"listed, no base64":       {`{"headers":[{"name":"a","value64":"*"}]}`, 1, "value64"},
+		"listed, no object":       {`{"headers":["a"]}`, 1, "headers are an object"},
+		"listed, half a pair":     {`{"headers":[{"name":"a","value":"\ud83d"}]}`, 1, "surrogate"},
+		"no list":                 {`{"key":[]}`, 1, `"key" has an array where a string belongs`},
+		"no number":               {`{"ts":"1"}`, 1, `"ts" has a string where`},
+		"no text":                 {`{"key":true}`, 1, `"key" has true or false where a string belongs`},
 		"array without end":       {`[{"value":1}`, 2, "array"},
 		"more after the array":    {`[{"value":1}] {}`, 2, "after the end"},
 		"array with a lost comma": {`[{"value":1} {"value":2}]`, 2, "array"},
@@ -121,6 +138,42 @@ func TestTooManyMessages(t *testing.T) {
 	})
 	if most > 100 {
 		t.Errorf("%v allocations for what is refused", most)
+	}
+}
+
+// The list keeps what an object of headers cannot have.
+func TestHeadersOfARecord(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"headers":{"b":"1","a":"2"}}`: `[a="2" b="1"]`,
+		`{"headers":null}`:              `[]`,
+		`{"headers":[]}`:                `[]`,
+		`{"headers":[{"name":"b","value":"1"}, {"value":"\u00e9","name":"a"},{"name":"b","value64":"/w=="} ]}`: `[b="1" a="é" b="\xff"]`,
+		`{"headers":[{"name":"b","value64":"_w"},{"name":"n","value":null},{"name":"e","value":""}]}`:          `[b="\xff" n=- e=""]`,
+	} {
+		for _, text := range []string{body, "[" + body + "]"} {
+			agree(t, []byte(text), false)
+			b, err := readBatch([]byte(text), false, 10)
+			if err != nil {
+				t.Errorf("%s: %v", text, err)
+				continue
+			}
+			got := []string{}
+			for _, h := range b.messages[0].Headers {
+				value := "-"
+				if h.Value != nil {
+					value = fmt.Sprintf("%q", h.Value)
+				}
+				got = append(got, h.Key+"="+value)
+			}
+			if fmt.Sprint(got) != want {
+				t.Errorf("%s: %s, want %s", text, got, want)
+			}
+		}
+	}
+	var m publish.Message
+	var r recordReader
+	if text := []byte(`{"headers":[{"name":"b","value":"1"},{"name":"b","value64":"/w=="}]}`); r.read(text, 0, &m) != len(text) || len(m.Headers) != 2 {
+		t.Errorf("the usual list is not read the fast way: %v", m.Headers)
 	}
 }
 
@@ -277,6 +330,13 @@ func TestReadersAgree(t *testing.T) {
 				names[i] = n + ":" + texts.Draw(t, "header")
 			}
 			v = "{" + strings.Join(names, " , ") + "}"
+			if rapid.Bool().Draw(t, "list") {
+				value := rapid.SampledFrom([]string{`"name"`, `"value"`, `"value64"`, `"x"`, `"Name"`})
+				for i, n := range names {
+					names[i] = rapid.SampledFrom([]string{`{"name":`, `{ "value" : "a" ,"name" :`, `{"value":null,"name":`, "{"}).Draw(t, "pair") + strings.Replace(n, `:"`, `,`+value.Draw(t, "field")+`: "`, 1) + "}"
+				}
+				v = "[" + strings.Join(names, " , ") + "]"
+			}
 		default:
 			v = rapid.SampledFrom([]string{"0", "3", "-1", "-0", "00", "1.0", "1e3", "2147483647", "2147483648", "9223372036854", "9223372036855", "99999999999999999999", "7 7"}).Draw(t, "number")
 		}

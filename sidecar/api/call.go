@@ -203,11 +203,22 @@ func jsonWords(err error) string {
 	var t *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &t):
-		return fmt.Sprintf("%q has a %s where %s belongs", t.Field, t.Value, kindWords(t.Type.Kind()))
+		return fmt.Sprintf("%q has %s where %s belongs", t.Field, jsonKind(t.Value), kindWords(t.Type.Kind()))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return "it ends in the middle"
 	}
 	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// jsonKind is encoding/json's name of a kind of value with its article.
+func jsonKind(name string) string {
+	switch name {
+	case "bool":
+		return "true or false"
+	case "array", "object":
+		return "an " + name
+	}
+	return "a " + name
 }
 
 // kindWords names a kind of Go value as JSON knows it.

@@ -7,21 +7,23 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"sidestream/sdk/api"
 	"sidestream/sidecar/publish"
 )
 
-// record is an api.Record that tells a header without a value.
+// record is an api.Record as it comes: it tells more of its headers.
 type record struct {
-	api.Record
-	Headers map[string]*string `json:"headers,omitempty"`
+	Value     json.RawMessage `json:"value"`
+	Value64   *string         `json:"value64"`
+	Key       *string         `json:"key"`
+	Key64     *string         `json:"key64"`
+	Headers   recordHeaders   `json:"headers"`
+	Partition *int32          `json:"partition"`
+	Timestamp *int64          `json:"ts"`
 }
 
 var recordFields = fieldsOf(reflect.TypeFor[api.Record]())
@@ -50,6 +52,9 @@ func readRecord(b []byte) (publish.Message, error) {
 	if name, ok := strangeField(b, recordFields); ok {
 		return publish.Message{}, fmt.Errorf("unknown field %q%s", name, recordHas)
 	}
+	if name, ok := fieldTwice(b[:d.InputOffset()]); ok {
+		return publish.Message{}, fmt.Errorf("the field %q is given twice: use one", name)
+	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return publish.Message{}, errors.New("there is more after the JSON object: one object a line (curl -d strips the newlines of a file: use --data-binary)")
 	}
@@ -60,7 +65,7 @@ func readRecord(b []byte) (publish.Message, error) {
 func messageOf(r record, b []byte) (publish.Message, error) {
 	m := publish.Message{Partition: r.Partition}
 	var err error
-	if m.Value, err = valueOf(r.Record); err != nil {
+	if m.Value, err = valueOf(r); err != nil {
 		return m, err
 	}
 	switch {
@@ -82,18 +87,7 @@ func messageOf(r record, b []byte) (publish.Message, error) {
 		}
 		m.Timestamp = time.UnixMilli(*r.Timestamp)
 	}
-	names := make([]string, 0, len(r.Headers))
-	for name := range r.Headers {
-		names = append(names, name)
-	}
-	slices.Sort(names) // JSON objects have no order; ours must not change from run to run
-	for _, name := range names {
-		value := r.Headers[name]
-		if value == nil {
-			return m, fmt.Errorf("headers: the value of %q is null: use a string", name)
-		}
-		m.Headers = append(m.Headers, kgo.RecordHeader{Key: name, Value: []byte(*value)})
-	}
+	m.Headers = r.Headers.list
 	n := 0
 	if r.Value64 == nil { // base64 is not text
 		n += replacedIn(m.Value)
@@ -101,9 +95,7 @@ func messageOf(r record, b []byte) (publish.Message, error) {
 	if r.Key64 == nil {
 		n += replacedIn(m.Key)
 	}
-	for _, h := range m.Headers {
-		n += strings.Count(h.Key, replaced) + replacedIn(h.Value)
-	}
+	n += r.Headers.replaced
 	if hasLoneSurrogate(b, n) {
 		return m, errLoneSurrogate
 	}
@@ -111,7 +103,7 @@ func messageOf(r record, b []byte) (publish.Message, error) {
 }
 
 // valueOf is the bytes of a record's value; nil makes a tombstone.
-func valueOf(r api.Record) ([]byte, error) {
+func valueOf(r record) ([]byte, error) {
 	raw := bytes.TrimSpace(r.Value)
 	given := len(raw) > 0 && !bytes.Equal(raw, []byte("null"))
 	switch {

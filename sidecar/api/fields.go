@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -28,28 +29,51 @@ func fieldsOf(t reflect.Type) []string {
 // the letter: encoding/json takes "Value" for "value", and what is meant for
 // another field one day must not have an effect now. b is valid JSON.
 func strangeField(b []byte, allowed []string) (name string, found bool) {
-	depth := 0
-	for i := 0; i < len(b); i++ {
-		switch b[i] {
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-		case '"':
-			begin := i
-			for i++; i < len(b) && b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
+	for name, ok := range topFields(b) {
+		if !ok || !slices.Contains(allowed, name) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// fieldTwice finds a field that a JSON object has several times, of which
+// encoding/json takes the last and says nothing. b is valid JSON.
+func fieldTwice(b []byte) (name string, found bool) {
+	var seen []string
+	for name := range topFields(b) {
+		if slices.Contains(seen, name) {
+			return name, true
+		}
+		seen = append(seen, name)
+	}
+	return "", false
+}
+
+// topFields gives the names of a JSON object's own fields; ok is false of one that
+// cannot be read.
+func topFields(b []byte) iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		depth := 0
+		for i := 0; i < len(b); i++ {
+			switch b[i] {
+			case '{', '[':
+				depth++
+			case '}', ']':
+				depth--
+			case '"':
+				begin := i
+				for i++; i < len(b) && b[i] != '"'; i++ {
+					if b[i] == '\\' {
+						i++
+					}
 				}
-			}
-			if depth == 1 && i < len(b) && isName(b[i+1:]) {
-				if name, ok := unquoted(b[begin : i+1]); !ok || !slices.Contains(allowed, name) {
-					return name, true
+				if depth == 1 && i < len(b) && isName(b[i+1:]) && !yield(unquoted(b[begin:i+1])) {
+					return
 				}
 			}
 		}
 	}
-	return "", false
 }
 
 // isName says whether the string before after is a field's name.

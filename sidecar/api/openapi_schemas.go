@@ -95,6 +95,10 @@ func (s *schemas) fields(t reflect.Type, properties object, required *[]string) 
 		}
 		optional := strings.Contains(rest, "omitempty")
 		schema := s.of(f.Type)
+		if own, ok := fieldSchemas[t.Name()+"."+f.Name]; ok {
+			properties[name] = own
+			continue
+		}
 		for k, v := range fieldRules[t.Name()+"."+f.Name] {
 			schema[k] = v
 		}
@@ -184,6 +188,26 @@ var typeWords = map[reflect.Type]string{
 	reflect.TypeFor[api.Message]():      "A message. Its value is in value when it is UTF-8, else as base64 in value64; it is a tombstone when value is null and value64 absent.",
 	reflect.TypeFor[api.StreamStatus](): "A line of a stream that is no message.",
 	reflect.TypeFor[api.ErrorBody]():    "What every answer has that is an error.",
+}
+
+// fieldSchemas are those of optional fields whose types tell less than they take.
+var fieldSchemas = map[string]object{
+	"Record.Headers": {"anyOf": []object{
+		{"type": "object", "not": object{"required": []string{""}}, "additionalProperties": object{"type": "string"}},
+		{"type": "array", "items": object{
+			"description":          "As pulled messages have it. A header without value and value64 has no value.",
+			"type":                 "object",
+			"required":             []string{"name"},
+			"not":                  object{"required": []string{"value", "value64"}, "properties": object{"value": object{"type": "string"}, "value64": object{"type": "string"}}},
+			"additionalProperties": false,
+			"properties": object{
+				"name":    nonEmpty,
+				"value":   object{"type": []string{"string", "null"}},
+				"value64": object{"type": []string{"string", "null"}, "contentEncoding": "base64"},
+			},
+		}},
+		{"type": "null"},
+	}},
 }
 
 // fieldRules are what the types of fields cannot tell, by type and field.

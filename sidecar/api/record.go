@@ -42,7 +42,6 @@ func (r *recordReader) read(b []byte, i int, m *publish.Message) (end int) {
 			return unknown
 		}
 		f := fieldNamed(b[name:i])
-		// encoding/json takes the last of several, and strangeField all cases.
 		if f == 0 || met&f != 0 {
 			return unknown
 		}
@@ -190,8 +189,16 @@ func (r *recordReader) base64(b []byte, i int) (_ []byte, end int) {
 // a better way of sorting.
 const mostSorted = 32
 
-// readHeaders reads headers, and sorts them by name as readRecord does.
+// readHeaders reads headers: a list as it is, or an object sorted by name, as
+// readRecord does.
 func (r *recordReader) readHeaders(b []byte, i int, m *publish.Message) (end int) {
+	if i < len(b) && b[i] == '[' {
+		first := len(r.headers)
+		if end = r.readHeaderList(b, i); end != unknown && len(r.headers) > first {
+			m.Headers = r.headers[first:len(r.headers):len(r.headers)]
+		}
+		return end
+	}
 	if i >= len(b) || b[i] != '{' {
 		return unknown
 	}
@@ -219,13 +226,16 @@ func (r *recordReader) readHeaders(b []byte, i int, m *publish.Message) (end int
 		if i = skipSpace(b, i); i >= len(b) {
 			return unknown
 		}
-		h := kgo.RecordHeader{Key: unsafe.String(unsafe.SliceData(name), len(name)), Value: value}
+		if len(name) == 0 {
+			return unknown
+		}
+		h := kgo.RecordHeader{Key: textIn(name), Value: value}
 		at := len(r.headers)
 		if at-first >= mostSorted {
 			return unknown
 		}
 		for at > first && r.headers[at-1].Key >= h.Key {
-			if at--; r.headers[at].Key == h.Key { // encoding/json takes the last
+			if at--; r.headers[at].Key == h.Key {
 				return unknown
 			}
 		}
@@ -243,6 +253,9 @@ func (r *recordReader) readHeaders(b []byte, i int, m *publish.Message) (end int
 		}
 	}
 }
+
+// textIn is bytes as a text that lives where they do.
+func textIn(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 var errNotKnown = errors.New("not known")
 

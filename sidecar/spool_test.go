@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/publish"
 )
 
 // spooled waits for what becomes of a spooled message.
@@ -116,4 +117,52 @@ func TestSpoolWhileBrokersAreAway(t *testing.T) {
 	if json.Unmarshal(got.body, &done) != nil || done.Offset != 5 {
 		t.Errorf("%v", got)
 	}
+}
+
+// spoolKeyed takes a message into the spool whose key belongs to a partition.
+func (r *rig) spoolKeyed(topic string, partition, partitions int32, value string) (id string) {
+	r.t.Helper()
+	for i := 0; ; i++ {
+		key := fmt.Sprint("k", i)
+		if publish.PartitionOf([]byte(key), partitions) != partition {
+			continue
+		}
+		a := r.do("POST", "/topics/"+topic+"?ack=spool&key="+key, value)
+		var done api.Published
+		if json.Unmarshal(a.body, &done) != nil || a.status != http.StatusAccepted || done.Partition != partition {
+			r.t.Fatalf("%v", a)
+		}
+		return done.SpoolID
+	}
+}
+
+// A topic is deleted and made anew under its name, with more partitions, and then
+// gets more of them: what is spooled for the new ones is written, without a
+// restart, and messages that are sent at once come behind it.
+func TestSpoolForATopicMadeAnew(t *testing.T) {
+	r := newRig(t, nil)
+	r.do("PUT", "/topics/va", `{"partitions":1}`)
+	written := func(id string, partition int32, offset int64) {
+		t.Helper()
+		if ev := r.spooled(id); ev.State != api.SpoolWritten || ev.Partition != partition || ev.Offset != offset {
+			t.Fatalf("%+v", ev)
+		}
+	}
+	written(r.spoolKeyed("va", 0, 1, "a"), 0, 0)
+	admin := r.sidecar.up.Admin()
+	if _, err := admin.DeleteTopic(t.Context(), "va"); err != nil {
+		t.Fatal(err)
+	}
+	r.until("deleted", func() bool { return r.do("GET", "/topics/va", "").status == 404 })
+	r.do("PUT", "/topics/va", `{"partitions":4}`)
+	r.until("made anew", func() bool { return strings.Contains(string(r.do("GET", "/topics/va", "").body), `"partition":3`) })
+	written(r.spoolKeyed("va", 2, 4, "b"), 2, 0)
+	written(r.spoolKeyed("va", 0, 4, "c"), 0, 0)
+	if _, err := admin.CreatePartitions(t.Context(), 4, "va"); err != nil {
+		t.Fatal(err)
+	}
+	r.until("more partitions", func() bool { return strings.Contains(string(r.do("GET", "/topics/va", "").body), `"partition":7`) })
+	written(r.spoolKeyed("va", 6, 8, "d"), 6, 0)
+	into[api.Published](t, r.do("POST", "/topics/va?partition=6&key=k&timeout=5s", "e"), 200)
+	written(r.spoolKeyed("va", 6, 8, "f"), 6, 2)
 }

@@ -67,6 +67,8 @@ type clientSender struct {
 	// limits are the topics' own max.message.bytes, as far as the brokers tell.
 	limits sync.Map // string: *limit
 	most   int32
+
+	views sync.Map // what the client believes of a topic; string: *view
 }
 
 type limit struct {
@@ -142,8 +144,16 @@ func (c *clientSender) learn(topic string) {
 
 // Send implements Sender.
 func (c *clientSender) Send(recs []*kgo.Record) []error {
-	c.learn(recs[0].Topic)
+	topic := recs[0].Topic
 	errs := make([]error, len(recs))
+	v := c.viewOf(topic)
+	if !c.renew(topic, v) {
+		for i := range errs {
+			errs[i] = kerr.UnknownTopicID
+		}
+		return errs
+	}
+	c.learn(topic)
 	var wg sync.WaitGroup
 	wg.Add(len(recs))
 	for i, r := range recs {
@@ -153,6 +163,7 @@ func (c *clientSender) Send(recs []*kgo.Record) []error {
 		})
 	}
 	wg.Wait()
+	v.note(errs)
 	return errs
 }
 

@@ -12,9 +12,9 @@ import (
 // Config limits what applications publish through one sidecar.
 type Config struct {
 	MessagesPerSecond int64             `yaml:"messages_per_second" live:"true" help:"Most messages per second that this sidecar takes in all; 0 means no limit."`
-	BytesPerSecond    int64             `yaml:"bytes_per_second" live:"true" help:"Most bytes per second (keys, values and headers) that this sidecar takes in all; 0 means no limit."`
+	BytesPerSecond    int64             `yaml:"bytes_per_second" live:"true" help:"Most bytes per second (keys, values and headers) that this sidecar takes in all, such as 5MiB; 0 means no limit."`
 	MaxWait           time.Duration     `yaml:"max_wait" live:"true" help:"How long a request may be held back by a limit before it is refused with 429, up to 10m; 0s refuses at once."`
-	Topics            map[string]string `yaml:"topics" live:"true" help:"Limits by topic: messages per second, bytes per second, or both, such as orders: \"500\", views: 5MiB, clicks: 10000 2MiB. The topic \"*\" stands for each other one."`
+	Topics            map[string]string `yaml:"topics" live:"true" help:"Limits by topic: messages per second, bytes per second, or both, such as orders: \"500\", views: 5MiB, clicks: 10000 2MiB, with /s behind a number or not. Bytes have a unit: B, kB or KB (1000), MB, GB, KiB (1024), MiB or GiB. The topic \"*\" stands for each other one."`
 	Callers           map[string]string `yaml:"callers" live:"true" help:"Limits by calling application, written as those by topic: it names itself in the header Sidestream-Caller, or is known by the user it runs as on the UNIX socket. \"*\" stands for each other one; those without a name count as one."`
 }
 
@@ -88,7 +88,7 @@ func parseRates(text string) (r rates, err error) {
 }
 
 func wrongRates(text string) error {
-	return fmt.Errorf(`got %q: use messages per second such as "500" (at most %d), bytes per second such as 5MiB, or both: "500 5MiB"`, text, maxMessages)
+	return fmt.Errorf(`got %q: use messages per second such as "500" (at most %d), bytes per second such as 5MiB or 5MB (a number without a unit is messages), or both: "500 5MiB"`, text, maxMessages)
 }
 
 // units of bytes; the longer ones first, since all end in B.
@@ -109,7 +109,7 @@ func parseAmount(s string) (n int64, isBytes, ok bool) {
 			break
 		}
 	}
-	n, err := strconv.ParseInt(s, 10, 64)
+	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 10, 64)
 	if err != nil || n < 0 || n > maxBytes/scale {
 		return 0, isBytes, false
 	}

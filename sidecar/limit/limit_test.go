@@ -480,7 +480,7 @@ func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 func TestConfigIsChecked(t *testing.T) {
 	for text, want := range map[string]rates{
 		"500": {messages: 500}, "500/s": {messages: 500}, "5MiB": {bytes: 5 << 20}, "500 5MB/s": {500, 5_000_000},
-		"1kB 1": {1, 1000}, "7B": {bytes: 7}, "2GiB": {bytes: 2 << 30},
+		"1kB 1": {1, 1000}, "7B": {bytes: 7}, "1_000 1_000KB": {1000, 1_000_000}, "2GiB": {bytes: 2 << 30},
 	} {
 		if got, err := parseRates(text); err != nil || got != want {
 			t.Errorf("%q: got %+v, %v", text, got, err)

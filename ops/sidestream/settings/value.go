@@ -83,9 +83,13 @@ func (f Field) setScalar(text string) error {
 		}
 		f.value.SetBool(b)
 	case "whole number":
-		n, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, f.value.Type().Bits())
-		if err != nil {
-			return fmt.Errorf("got %q: use a whole number of at most %d bits, such as 1048576", text, f.value.Type().Bits())
+		n, ok := f.wholeNumber(strings.ReplaceAll(text, "_", ""))
+		if !ok {
+			also := ""
+			if f.countsBytes() {
+				also = ", or one with a unit such as 1MiB or 1MB"
+			}
+			return fmt.Errorf("got %q: use a whole number of at most %d bits, such as 1048576%s", text, f.value.Type().Bits(), also)
 		}
 		f.value.SetInt(n)
 	case "number":
@@ -96,6 +100,42 @@ func (f Field) setScalar(text string) error {
 		f.value.SetFloat(x)
 	}
 	return nil
+}
+
+// units of bytes, and what they stand for; the one of a letter last, since all end
+// in it.
+var units = []struct {
+	suffix string
+	bytes  int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30},
+	{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1},
+}
+
+// countsBytes tells by the key's name that its number is one of bytes.
+func (f Field) countsBytes() bool {
+	words := strings.Split(f.Path[strings.LastIndexByte(f.Path, '.')+1:], "_")
+	return slices.Contains(words, "bytes") || slices.Contains(words, "memory")
+}
+
+// wholeNumber reads a number that fits the key; one of bytes may have a unit, and
+// where it is of bytes per second "/s" behind it.
+func (f Field) wholeNumber(text string) (n int64, ok bool) {
+	scale := int64(1)
+	if f.countsBytes() {
+		if strings.HasSuffix(f.Path, "_per_second") {
+			text = strings.TrimSuffix(text, "/s")
+		}
+		for _, u := range units {
+			if bare, has := strings.CutSuffix(text, u.suffix); has {
+				text, scale = bare, u.bytes
+				break
+			}
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, f.value.Type().Bits())
+	scaled := n * scale
+	return scaled, err == nil && scaled/scale == n && !f.value.OverflowInt(scaled)
 }
 
 // Text is the present value as YAML on one line; a secret that is set is hidden.

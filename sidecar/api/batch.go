@@ -19,7 +19,7 @@ func (s *Server) publishBatch(c *call) error {
 	if err != nil {
 		return err
 	}
-	lines, err := c.flag("lines")
+	lines, err := c.batchLines()
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (s *Server) publishBatch(c *call) error {
 		return err
 	}
 	var b *batch
-	if c.sendsEvents() && !lines {
+	if c.sendsEvents() {
 		b, err = readEvents(c.PostBody(), s.opt.MaxBatch)
 	} else {
 		b, err = readBatch(c.PostBody(), lines, s.opt.MaxBatch)
@@ -51,6 +51,25 @@ func (s *Server) publishBatch(c *call) error {
 		return err
 	}
 	return answerBatch(c, results)
+}
+
+// batchLines is the option lines of a batch. It refuses what belongs to one
+// message and would have no effect here.
+func (c *call) batchLines() (bool, error) {
+	for _, name := range []string{api.HeaderRecord, headerRecord64} {
+		if c.Request.Header.Peek(name) != nil {
+			return false, apiError(api.CodeBadRequest, name+` is for a single message: the records of a batch have headers of their own, as {"value":…,"headers":{"name":"value"}}`)
+		}
+	}
+	contentType := mediaType(string(c.Request.Header.ContentType()))
+	if contentType == typeEvent {
+		return false, apiError(api.CodeBadRequest, fmt.Sprintf("Content-Type %s is one CloudEvent: post it to /topics/%s, or several in a JSON array as %s", typeEvent, c.args[0], typeEvents))
+	}
+	lines, err := c.flag("lines")
+	if lines && contentType == typeEvents {
+		return false, apiError(api.CodeBadRequest, "a batch of CloudEvents is one JSON array, not lines: leave lines out, or the Content-Type to write the lines as they are")
+	}
+	return lines, err
 }
 
 // publishEvents is POST /topics/T with a batch of CloudEvents.

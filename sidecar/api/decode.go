@@ -44,7 +44,10 @@ func readRecord(b []byte) (publish.Message, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		why := jsonWords(err)
-		if strings.Contains(why, "unknown field") {
+		switch {
+		case strings.Contains(why, "unknown field") && hasField(b, "specversion"):
+			why += fmt.Sprintf(": CloudEvents are posted one by one to /topics/T with Content-Type: %s, or as a JSON array with %s", typeEvent, typeEvents)
+		case strings.Contains(why, "unknown field"):
 			why += recordHas
 		}
 		return publish.Message{}, errors.New(why)

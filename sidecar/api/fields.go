@@ -50,6 +50,15 @@ func fieldTwice(b []byte) (name string, found bool) {
 	return "", false
 }
 
+func hasField(b []byte, name string) bool {
+	for n := range topFields(b) {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
 // topFields gives the names of a JSON object's own fields; ok is false of one that
 // cannot be read.
 func topFields(b []byte) iter.Seq2[string, bool] {

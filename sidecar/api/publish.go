@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/valyala/fasthttp"
 
+	"sidestream/discovery"
 	"sidestream/sdk/api"
 	"sidestream/sidecar/publish"
 )
@@ -16,6 +17,9 @@ import (
 // publishOptionsOf reads the options that both forms of publishing take.
 func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 	o := publish.Options{Begun: c.arrived}
+	if err := discovery.CheckName("topic", c.args[0]); err != nil {
+		return o, apiError(api.CodeBadRequest, err.Error()) // before anything is said of its messages
+	}
 	switch ack, ok := c.option("ack"); {
 	case !ok, ack == "all":
 		o.Ack = publish.AckAll

@@ -76,7 +76,7 @@ func (s *Server) uploadOf(c *call) (*upload, error) {
 	if c.sendsEvents() {
 		return nil, apiError(api.CodeBadRequest, "a batch of CloudEvents is one JSON array and is not answered as it goes: leave Accept: application/x-ndjson out")
 	}
-	lines, err := c.flag("lines")
+	lines, err := c.batchLines()
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -351,7 +350,7 @@ func unsent(timeout time.Duration) func(*lane) *api.Error {
 // tell is what an error of a produce answer means to the caller of a message.
 func (p *Publisher) tell(err error, topic string, single bool) *api.Error {
 	if errors.Is(err, kerr.InvalidRecord) && p.compacted(topic) {
-		return api.NewError(api.CodeBadRecord, fmt.Sprintf("the broker refuses the message for topic %s: the topic is compacted: give every message a key", topic))
+		return NeedsKey(topic)
 	}
 	return outcome(err, topic, single)
 }
@@ -362,7 +361,12 @@ func (p *Publisher) compacted(topic string) bool {
 	ctx, cancel := context.WithTimeout(p.ctx, time.Second)
 	defer cancel()
 	c, err := p.up.TopicConfigs(ctx, topic)
-	return err == nil && strings.Contains(c.All["cleanup.policy"], "compact")
+	return err == nil && c.Compacted()
+}
+
+// NeedsKey is the error of a message without a key that a compacted topic refuses.
+func NeedsKey(topic string) *api.Error {
+	return api.NewError(api.CodeBadRecord, fmt.Sprintf("the broker refuses the message for topic %s: the topic is compacted: give every message a key", topic))
 }
 
 // late is the error of what was not sent before its time was over.

@@ -344,7 +344,7 @@ func (s *Spool) send(l *lane, step []entry, events []event) *api.Error {
 				return nil
 			}
 			s.settleEvents(l, step, events[:i], outs[:i])
-			return s.reject(l, step, events[i:i+1], never)
+			return s.reject(l, step, events[i:i+1], s.told(l.key.topic, events[i], never, err))
 		}
 	}
 	s.settleEvents(l, step, events, outs)

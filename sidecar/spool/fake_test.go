@@ -25,13 +25,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // brokers are topics in memory, which outlive the spools of a test.
 type brokers struct {
 	// mu guards what follows.
-	mu     sync.Mutex
-	topics map[string]*fakeTopic
-	down   bool                    // nobody answers
-	refuse func(*kgo.Record) error // of one record; nil: none
-	lose   func() bool             // says that the answer to a request is lost; nil: none
-	hang   chan struct{}           // requests wait until it is closed; nil: they do not
-	finds  int
+	mu      sync.Mutex
+	topics  map[string]*fakeTopic
+	configs map[string]map[string]string // of topics
+	down    bool                         // nobody answers
+	refuse  func(*kgo.Record) error      // of one record; nil: none
+	lose    func() bool                  // says that the answer to a request is lost; nil: none
+	hang    chan struct{}                // requests wait until it is closed; nil: they do not
+	finds   int
 }
 
 type fakeTopic struct {
@@ -88,6 +89,12 @@ func (b *brokers) Topic(_ context.Context, name string) (upstream.Topic, error) 
 		out.Partitions = append(out.Partitions, upstream.Partition{ID: int32(i), Leader: leader})
 	}
 	return out, nil
+}
+
+func (b *brokers) TopicConfigs(_ context.Context, name string) (upstream.Configs, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return upstream.Configs{All: b.configs[name]}, nil
 }
 
 func (b *brokers) Refresh(ctx context.Context, name string) (upstream.Topic, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/publish"
 	"sidestream/sidecar/upstream"
 )
 
@@ -54,6 +55,20 @@ func neverWritten(err error) *api.Error {
 		}
 	}
 	return nil
+}
+
+// told is neverWritten in the words that a caller would be told at once: of a
+// compacted topic brokers say no more than that the record is not valid.
+func (s *Spool) told(topic string, ev event, never *api.Error, err error) *api.Error {
+	if ev.key != nil || !errors.Is(err, kerr.InvalidRecord) {
+		return never
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, limitTime)
+	defer cancel()
+	if c, err := s.brokers.TopicConfigs(ctx, topic); err == nil && c.Compacted() {
+		return publish.NeedsKey(topic)
+	}
+	return never
 }
 
 // clientSender sends with a client of its own, which repeats a record until its

@@ -44,6 +44,7 @@ type Brokers interface {
 	Topic(ctx context.Context, name string) (upstream.Topic, error)
 	Refresh(ctx context.Context, name string) (upstream.Topic, error)
 	CreateTopic(ctx context.Context, name string, spec api.TopicSpec) (upstream.Topic, error)
+	TopicConfigs(ctx context.Context, topic string) (upstream.Configs, error)
 	WrittenEnd(ctx context.Context, topic string, partition int32) (int64, error)
 	Find(ctx context.Context, topic string, partition int32, from int64, ids map[string]struct{}) (map[string]int64, int64, error)
 }

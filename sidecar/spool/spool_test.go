@@ -447,6 +447,38 @@ func TestWhatCanNeverBeWrittenIsRejected(t *testing.T) {
 	}
 }
 
+// A rejected message says what the topic wants, in the words of a direct post.
+func TestRejectOfACompactedTopicAsksForAKey(t *testing.T) {
+	r := newRig(t, nil)
+	r.b.set(func() {
+		r.b.refuse = func(rec *kgo.Record) error {
+			if rec.Key == nil || string(rec.Value) == "odd" {
+				return kerr.InvalidRecord
+			}
+			return nil
+		}
+		r.b.configs = map[string]map[string]string{"t": {"cleanup.policy": "compact,delete"}}
+	})
+	for value, want := range map[string]string{
+		"without a key": publish.NeedsKey("t").Message,
+		"odd":           "the broker refuses the message: INVALID_RECORD", // whatever is wrong with it, it is not that
+	} {
+		m := publish.Message{Value: []byte(value)}
+		if value == "odd" {
+			m.Key = []byte("k")
+		}
+		done, err := r.Publish(t.Context(), "t", m, publish.Options{Ack: publish.AckSpool})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.settled()
+		ev, err := r.Event(done.SpoolID)
+		if err != nil || ev.State != api.SpoolRejected || ev.Error.Code != api.CodeBadRecord || !strings.HasPrefix(ev.Error.Message, want) {
+			t.Errorf("%s: %+v, %v, %v", value, ev, ev.Error, err)
+		}
+	}
+}
+
 func (r *rig) rejectLines() (lines []Rejected) {
 	r.t.Helper()
 	b, err := disk.ReadFile(r.fs, "spool/"+RejectsName)

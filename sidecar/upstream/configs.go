@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -13,6 +14,10 @@ type Configs struct {
 	All map[string]string // in effect, defaults included
 	Set map[string]string // those that were set for the topic
 }
+
+// Compacted says that the topic keeps the last message of each key, and so takes
+// none without a key.
+func (c Configs) Compacted() bool { return strings.Contains(c.All["cleanup.policy"], "compact") }
 
 // TopicConfigs asks for a topic's configs. Errors are *api.Error, as of Topic;
 // forbidden where the brokers keep them to themselves.

@@ -128,8 +128,7 @@ func carries(s string) bool {
 // PublishBatch writes several events in one request. The result has one entry
 // an event, in order; the error is nil when some were written and some not
 // ([api.BatchPublished].Failed tells), and the common error when all failed.
-// Headers whose names repeat, or that are not UTF-8, are refused: [Client.Publish]
-// takes them.
+// A header whose name is not UTF-8 is refused: [Client.Publish] takes it.
 func (c *Client) PublishBatch(ctx context.Context, topic string, messages []Message, options ...PublishOption) (api.BatchPublished, error) {
 	var body []byte
 	for i, m := range messages {
@@ -190,17 +189,21 @@ func recordOf(m Message) (api.Record, error) {
 	if !m.Timestamp.IsZero() {
 		r.Timestamp = new(m.Timestamp.UnixMilli())
 	}
-	for _, h := range m.Headers {
-		if r.Headers == nil {
-			r.Headers = map[string]string{}
+	if len(m.Headers) == 1 && utf8.ValidString(m.Headers[0].Name) && utf8.ValidString(m.Headers[0].Value) {
+		r.Headers = map[string]string{m.Headers[0].Name: m.Headers[0].Value}
+		return r, nil
+	}
+	for _, h := range m.Headers { // a list keeps their order, and takes any value
+		if !utf8.ValidString(h.Name) {
+			return r, fmt.Errorf("the name of header %q is not UTF-8: publish the message by itself", h.Name)
 		}
-		if !utf8.ValidString(h.Name) || !utf8.ValidString(h.Value) {
-			return r, fmt.Errorf("header %q is not UTF-8: publish the message by itself", h.Name)
+		pair := api.HeaderPair{Name: h.Name}
+		if utf8.ValidString(h.Value) {
+			pair.Value = new(h.Value)
+		} else {
+			pair.Value64 = new(base64.StdEncoding.EncodeToString([]byte(h.Value)))
 		}
-		if _, twice := r.Headers[h.Name]; twice {
-			return r, fmt.Errorf("header %q is given twice: a batch takes each name once; publish the message by itself", h.Name)
-		}
-		r.Headers[h.Name] = h.Value
+		r.HeaderList = append(r.HeaderList, pair)
 	}
 	return r, nil
 }

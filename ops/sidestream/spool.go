@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -189,29 +188,17 @@ func printRejects(w io.Writer, in io.Reader, topic string, records bool) error {
 }
 
 // recordLine is a rejected message as the batch API takes it, for any partition.
-// A header whose value is not text, or that is there twice, cannot be said in it.
 func recordLine(r spool.Rejected) ([]byte, error) {
 	out := api.Record{Value64: r.Value64, Key: r.Key, Key64: r.Key64, Timestamp: &r.TS}
+	for _, h := range r.Headers {
+		out.HeaderList = append(out.HeaderList, api.HeaderPair(h))
+	}
 	if r.Value != nil {
 		text, err := json.Marshal(*r.Value)
 		if err != nil {
 			return nil, err
 		}
 		out.Value = text
-	}
-	var left []string
-	for _, h := range r.Headers {
-		if _, twice := out.Headers[h.Name]; h.Value == nil || twice {
-			left = append(left, h.Name)
-			continue
-		}
-		if out.Headers == nil {
-			out.Headers = map[string]string{}
-		}
-		out.Headers[h.Name] = *h.Value
-	}
-	if len(left) > 0 {
-		return nil, fmt.Errorf("message %s has headers that a record cannot have: %s; publish it with POST /topics/%s", r.ID, strings.Join(left, ", "), r.Topic)
 	}
 	return json.Marshal(out)
 }

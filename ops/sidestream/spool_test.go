@@ -55,7 +55,7 @@ func TestSpoolCommands(t *testing.T) {
 			t.Errorf("%s: %s", id, got)
 		}
 	}
-	lines := `{"id":"n-1","topic":"t","partition":3,"key":"k","value":"v\"1","headers":[{"name":"h","value":"w"}],"ts":5,"rejected":"2026-01-02T03:04:05Z","error":{"code":"bad_record","message":"no"}}
+	lines := `{"id":"n-1","topic":"t","partition":3,"key":"k","value":"v\"1","headers":[{"name":"h","value":"w"},{"name":"h","value64":"/w=="},{"name":"none"}],"ts":5,"rejected":"2026-01-02T03:04:05Z","error":{"code":"bad_record","message":"no"}}
 {"id":"n-2","topic":"other","partition":0,"value64":"/w==","ts":6,"rejected":"2026-01-02T03:04:05Z","error":{"code":"bad_record","message":"no"}}
 {"id":"n-3","top`
 	if err := os.WriteFile(rejects, []byte(lines), 0o600); err != nil {
@@ -64,7 +64,7 @@ func TestSpoolCommands(t *testing.T) {
 	if got := run("rejects"); !strings.Contains(got, "n-1") || !strings.Contains(got, "base64:/w==") {
 		t.Error(got)
 	}
-	if got := run("rejects", rejects, "--records", "--topic", "t"); got != `{"value":"v\"1","key":"k","headers":{"h":"w"},"ts":5}`+"\n" {
+	if got := run("rejects", rejects, "--records", "--topic", "t"); got != `{"value":"v\"1","key":"k","ts":5,"headers":[{"name":"h","value":"w"},{"name":"h","value64":"/w=="},{"name":"none"}]}`+"\n" {
 		t.Error(got)
 	}
 }

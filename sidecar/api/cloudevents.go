@@ -8,6 +8,7 @@ import (
 	"mime"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -120,8 +121,22 @@ func (e *event) check() error {
 		if !utf8.Valid(a.Value) {
 			return fmt.Errorf("the attribute %s is not UTF-8", a.Key)
 		}
+		if a.Key == "time" && !isTime(string(a.Value)) {
+			return fmt.Errorf("the attribute time is %q: use RFC 3339, such as 2026-01-31T08:00:00Z", a.Value)
+		}
 	}
 	return nil
+}
+
+// isTime says whether a text is a time as RFC 3339 has it, which allows small
+// letters and leap seconds too.
+func isTime(s string) bool {
+	s = strings.ToUpper(s)
+	if len(s) > 19 && s[17:19] == "60" {
+		s = s[:17] + "59" + s[19:]
+	}
+	_, err := time.Parse(time.RFC3339, s)
+	return err == nil && !strings.Contains(s, ",")
 }
 
 func isAttribute(name string) bool {
@@ -187,6 +202,9 @@ func readEvent(b []byte) (e event, data []byte, err error) {
 		return e, nil, err
 	}
 	data = []byte{} // without data it is no tombstone
+	if plain == nil && !slices.Contains(names, "datacontenttype") {
+		e.contentType = ""
+	}
 	switch {
 	case plain != nil && base64 != nil:
 		return e, nil, errors.New("data and data_base64 are both given: use one")
@@ -203,9 +221,6 @@ func readEvent(b []byte) (e event, data []byte, err error) {
 		}
 		if data, err = decode64(s); err != nil {
 			return e, nil, fmt.Errorf("data_base64: %w", err)
-		}
-		if _, given := fields["datacontenttype"]; !given {
-			e.contentType = ""
 		}
 	}
 	return e, data, nil

@@ -120,6 +120,9 @@ func appendEvent(b []byte, m *api.Message) ([]byte, error) {
 		return appendJSON(b, event)
 	}
 	_, known := event["datacontenttype"]
+	if len(value) == 0 && headerText(m, eventPrefix+"specversion") != "" && (!known || isJSON(contentType)) {
+		return appendJSON(b, event) // it was sent without data
+	}
 	switch {
 	case (!known || isJSON(contentType)) && json.Valid(value) && utf8.Valid(value):
 		event["data"] = json.RawMessage(value)

@@ -109,7 +109,7 @@ var (
 		"type": "object", "required": eventAttributes, "additionalProperties": true,
 		"properties": object{
 			"specversion": object{"enum": []string{eventVersion}}, "id": nonEmpty, "source": nonEmpty, "type": nonEmpty,
-			"datacontenttype": object{"type": "string"}, "data": object{}, "data_base64": object{"type": "string", "contentEncoding": "base64"},
+			"time": object{"type": []string{"string", "null"}, "format": "date-time"}, "datacontenttype": object{"type": "string"}, "data": object{}, "data_base64": object{"type": "string", "contentEncoding": "base64"},
 		},
 	}
 	eventsSchema = object{"type": "array", "items": eventSchema}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -165,4 +167,21 @@ func TestSpoolForATopicMadeAnew(t *testing.T) {
 	written(r.spoolKeyed("va", 6, 8, "d"), 6, 0)
 	into[api.Published](t, r.do("POST", "/topics/va?partition=6&key=k&timeout=5s", "e"), 200)
 	written(r.spoolKeyed("va", 6, 8, "f"), 6, 2)
+}
+
+// A topic that had only ordinary posts so far is taken into the spool in the
+// first outage.
+func TestSpoolKnowsTopicsOfOrdinaryPosts(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Spool.Fallback = true })
+	into[api.Published](t, r.do("POST", "/topics/t?key=a", "1"), 200)
+	r.until("remembered", func() bool {
+		b, _ := os.ReadFile(filepath.Join(r.cfg.DataDir, "spool", "topics.json"))
+		return strings.Contains(string(b), `"name":"t"`)
+	})
+	r.cluster.Close()
+	for _, c := range []struct{ path, header string }{{"/topics/t?ack=spool&key=a", "X: x"}, {"/topics/t?key=a&timeout=3s", "Prefer: respond-async"}} {
+		if a := r.do("POST", c.path, "2", c.header); a.status != http.StatusAccepted {
+			t.Errorf("%s: %v", c.path, a)
+		}
+	}
 }

@@ -24,6 +24,7 @@ func (s *Spool) Publish(ctx context.Context, topic string, m publish.Message, o 
 	if err == nil {
 		var done api.Published
 		if done, err = s.next.Publish(ctx, topic, m, o); err == nil {
+			s.remember(topic)
 			return done, nil
 		}
 	}
@@ -66,6 +67,9 @@ func (s *Spool) PublishBatch(ctx context.Context, topic string, ms []publish.Mes
 			return s.accept(ctx, topic, ms, o, true)
 		}
 		return nil, err
+	}
+	if slices.ContainsFunc(results, func(r api.BatchResult) bool { return r.Error == nil }) {
+		s.remember(topic)
 	}
 	return s.takeRest(ctx, topic, ms, results, o), nil
 }

@@ -447,6 +447,70 @@ func TestWhatCanNeverBeWrittenIsRejected(t *testing.T) {
 	}
 }
 
+// Topics that were never spooled for, only published to, are known in an outage:
+// to those who ask for the spool, and to those who take it in place of a 503. So
+// they are after a restart in the outage, and as they were last.
+func TestPublishedTopicsAreRememberedForAnOutage(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Fallback = true })
+	r.b.make("single", 3)
+	r.b.make("batch", 5)
+	r.b.make("failing", 2)
+	r.b.set(func() {
+		for _, p := range r.b.topics["failing"].parts {
+			p.away = true
+		}
+	})
+	m := publish.Message{Key: []byte("k"), Value: []byte("v")}
+	if _, err := r.Publish(t.Context(), "single", m, publish.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"batch", "failing"} {
+		if _, err := r.PublishBatch(t.Context(), topic, []publish.Message{m, m}, publish.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remembered := func(topic string, partitions int32) func() bool {
+		return func() bool { k, ok := r.memory.get(topic); return ok && k.Partitions == partitions }
+	}
+	r.until(remembered("single", 3))
+	r.until(remembered("batch", 5))
+	if _, ok := r.memory.get("failing"); ok {
+		t.Error("a topic is remembered that took nothing")
+	}
+	r.b.make("batch", 6) // anew
+	r.memory.mu.Lock()
+	r.memory.topics["batch"].looked = time.Time{} // as if that were long ago
+	r.memory.mu.Unlock()
+	if _, err := r.Publish(t.Context(), "batch", m, publish.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	r.until(remembered("batch", 6))
+	r.b.set(func() { r.b.down = true })
+	r.restart()
+	for topic, partitions := range map[string]int32{"single": 3, "batch": 6} {
+		for _, o := range []publish.Options{{Ack: publish.AckSpool}, {MaySpool: true}} {
+			done, err := r.Publish(t.Context(), topic, m, o)
+			if err != nil || done.SpoolID == "" || done.Partition != publish.PartitionOf(m.Key, partitions) {
+				t.Errorf("%s, %+v: %+v, %v", topic, o, done, err)
+			}
+		}
+	}
+	if _, err := r.Publish(t.Context(), "failing", m, publish.Options{Ack: publish.AckSpool}); codeOf(err) != api.CodeBrokersUnavailable {
+		t.Errorf("a topic that nothing is known of: %v", err)
+	}
+	r.b.set(func() { r.b.down = false })
+	r.settled()
+}
+
+func (r *rig) until(holds func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatal("it does not come about")
+		}
+	}
+}
+
 // A rejected message says what the topic wants, in the words of a direct post.
 func TestRejectOfACompactedTopicAsksForAKey(t *testing.T) {
 	r := newRig(t, nil)

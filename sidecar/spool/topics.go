@@ -26,6 +26,8 @@ type memory struct {
 	topics map[string]*known
 	names  []string // by number
 	failed time.Time
+	used   map[string]struct{} // topics that the brokers took messages for, to be looked at
+	looks  bool                // a goroutine looks at them
 }
 
 // known is a topic as it was last seen.
@@ -34,6 +36,8 @@ type known struct {
 	Name       string `json:"name"`
 	UUID       string `json:"uuid,omitempty"`
 	Partitions int32  `json:"partitions"`
+
+	looked time.Time // when it was last seen so
 }
 
 const topicsName = "topics.json"
@@ -42,7 +46,7 @@ const topicsName = "topics.json"
 var errMemoryLost = errors.New("the topics are forgotten")
 
 func openMemory(fsys disk.FS, dir string) (*memory, error) {
-	m := &memory{fsys: fsys, dir: dir, save: make(turn, 1), topics: map[string]*known{}}
+	m := &memory{fsys: fsys, dir: dir, save: make(turn, 1), topics: map[string]*known{}, used: map[string]struct{}{}}
 	b, err := disk.ReadFile(fsys, dir+"/"+topicsName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
@@ -89,47 +93,69 @@ func (m *memory) name(number uint32) string {
 
 // see remembers a topic, durably when anything of it is new.
 func (m *memory) see(t upstream.Topic) (known, error) {
-	count := int32(len(t.Partitions))
-	m.mu.Lock()
-	k, ok := m.topics[t.Name]
-	if ok && k.UUID == t.UUID && k.Partitions == count {
-		defer m.mu.Unlock()
-		return *k, nil
+	err := m.seeAll([]upstream.Topic{t})
+	k, _ := m.get(t.Name)
+	k.Name, k.UUID, k.Partitions = t.Name, t.UUID, int32(len(t.Partitions)) // even if the disk did not take it
+	return k, err
+}
+
+// seeAll is see for several, which are written down together.
+func (m *memory) seeAll(topics []upstream.Topic) error {
+	now := time.Now()
+	if !m.anyNew(topics, now) {
+		return nil
 	}
-	m.mu.Unlock()
 	m.save.take()
 	defer m.save.leave()
 	m.mu.Lock()
-	k, ok = m.topics[t.Name]
-	if !ok {
-		k = &known{Number: uint32(len(m.names)), Name: t.Name}
-	}
-	next := *k
-	next.UUID, next.Partitions = t.UUID, count
-	list := make([]known, len(m.names), len(m.names)+1)
+	list := make([]known, len(m.names), len(m.names)+len(topics))
+	where := make(map[string]int, cap(list))
 	for i, name := range m.names {
 		list[i] = *m.topics[name]
+		where[name] = i
 	}
 	m.mu.Unlock()
-	if ok {
-		list[next.Number] = next
-	} else {
-		list = append(list, next)
+	for _, t := range topics {
+		i, ok := where[t.Name]
+		if !ok {
+			i = len(list)
+			where[t.Name] = i
+			list = append(list, known{Number: uint32(i), Name: t.Name})
+		}
+		list[i].UUID, list[i].Partitions = t.UUID, int32(len(t.Partitions))
 	}
 	b, err := json.Marshal(list)
 	if err == nil {
 		err = disk.WriteFileAtomic(m.fsys, m.dir, m.dir+"/"+topicsName, b)
 	}
 	if err != nil {
-		return next, fmt.Errorf("remembering topic %s: %w", t.Name, err)
+		return fmt.Errorf("remembering topic %s: %w", topics[0].Name, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !ok {
-		m.names = append(m.names, next.Name)
+	for _, t := range topics {
+		k := list[where[t.Name]]
+		k.looked = now
+		if int(k.Number) == len(m.names) {
+			m.names = append(m.names, k.Name)
+		}
+		m.topics[k.Name] = &k
 	}
-	m.topics[next.Name] = &next
-	return next, nil
+	return nil
+}
+
+// anyNew says that something of these topics is not remembered.
+func (m *memory) anyNew(topics []upstream.Topic, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range topics {
+		k, ok := m.topics[t.Name]
+		if !ok || k.UUID != t.UUID || k.Partitions != int32(len(t.Partitions)) {
+			return true
+		}
+		k.looked = now
+	}
+	return false
 }
 
 // away says that the brokers did not answer a moment ago, and so would not now.

@@ -30,6 +30,17 @@ func TestKeyFieldOfATopic(t *testing.T) {
 	if got := strings.Join(keys, " "); got != "7 own v 7 7" {
 		t.Errorf("keys %s", got)
 	}
+	// Who names a partition needs no key, unless it is asked for.
+	into[api.Published](t, r.do("POST", "/topics/one?partition=0", "no JSON"), 200)
+	into[api.BatchPublished](t, r.do("POST", "/topics/one/batch", `{"partition":0,"value":"no JSON"}`), 200)
+	if a := r.do("POST", "/topics/one/batch", `{"partition":0,"value":"no JSON"}`, "Accept: application/x-ndjson"); a.status != 200 || !strings.Contains(string(a.body), `"written":1`) {
+		t.Errorf("%s", a)
+	}
+	for _, m := range r.peek("one", 0)[5:] {
+		if m.Key != nil || *m.Value != "no JSON" {
+			t.Errorf("%+v", m)
+		}
+	}
 	into[api.Published](t, r.do("POST", "/topics/t?key_field=visitor", value), 200)
 	for _, c := range []struct {
 		path, body string
@@ -37,6 +48,7 @@ func TestKeyFieldOfATopic(t *testing.T) {
 	}{
 		{"/topics/one", `{"user":{}}`, 422},
 		{"/topics/one", "no JSON", 422},
+		{"/topics/one?partition=0&key_field=visitor", "no JSON", 422},
 		{"/topics/t?key_field=", value, 400},
 		{"/topics/t?key_field=nope", value, 422},
 	} {
@@ -44,7 +56,7 @@ func TestKeyFieldOfATopic(t *testing.T) {
 			t.Errorf("%s of %s: got %s, want %d", c.path, c.body, a, c.want)
 		}
 	}
-	if ms := r.peek("one", 0); len(ms) != 5 {
+	if ms := r.peek("one", 0); len(ms) != 8 {
 		t.Errorf("%d messages: what was refused is written", len(ms))
 	}
 }

@@ -38,10 +38,8 @@ func (s *Server) publishBatch(c *call) error {
 	}
 	defer b.free()
 	traceAll(b.messages, c.trace())
-	if field != "" {
-		if err := keyByField(b, string(field)); err != nil {
-			return err
-		}
+	if err := keyByField(b, field); err != nil {
+		return err
 	}
 	results, err := s.opt.Publisher.PublishBatch(s.requestContext(), c.args[0], b.messages, o)
 	if err != nil {

@@ -61,39 +61,40 @@ func TestBadLines(t *testing.T) {
 		line int
 		says string
 	}{
-		"not an object":           {"{\"value\":1}\n\nhello", 3, "?lines=1"},
-		"cut off":                 {`{"value":"a`, 1, "ends in the middle"},
-		"newlines stripped":       {`{"value":"a"}{"value":"b"}`, 1, "--data-binary"},
-		"unknown field":           {"{\"value\":1}\n{\"valu\":1}", 2, "valu"},
-		"two values":              {`{"value":1,"value64":"AA=="}`, 1, "value and value64"},
-		"two keys":                {`{"key":"a","key64":"AA=="}`, 1, "key and key64"},
-		"bad base64":              {`{"value64":"*"}`, 1, "value64"},
-		"wrong kind":              {`{"key":7}`, 1, "key"},
-		"negative partition":      {`{"partition":-1}`, 1, "partition"},
-		"negative time":           {`{"ts":-1}`, 1, "ts"},
-		"invalid UTF-8":           {"{\"value\":\"\xff\"}", 1, "UTF-8"},
-		"half a surrogate pair":   {`{"value":"\ud83d"}`, 1, "surrogate"},
-		"array, second bad":       {`[{"value":1},7]`, 2, "element"},
-		"a field twice":           {`{"value":"a","value":"b"}`, 1, `"value" is given twice`},
-		"a null field twice":      {`{"key":null,"ke\u0079":"b"}`, 1, `"key" is given twice`},
-		"a header twice":          {`{"headers":{"a":"1","a":"2"}}`, 1, `"a" is given twice`},
-		"a header without name":   {`{"headers":{"":"1"}}`, 1, "name is empty"},
-		"a header of no text":     {`{"headers":{"a":null}}`, 1, `"a" is no string`},
-		"headers that are none":   {`{"headers":7}`, 1, "headers are an object"},
-		"listed, without name":    {`{"headers":[{"value":"1"}]}`, 1, "has no name"},
-		"listed, empty name":      {`{"headers":[{"name":"","value":"1"}]}`, 1, "name is empty"},
-		"listed, two values":      {`{"headers":[{"name":"a","value":"1","value64":"AA=="}]}`, 1, "value and value64"},
-		"listed, a field twice":   {`{"headers":[{"name":"a","value":"1","value":"2"}]}`, 1, `"value" twice`},
-		"listed, strange":         {`{"headers":[{"name":"a","values":"1"}]}`, 1, "values"},
-		"listed, no base64":       {`{"headers":[{"name":"a","value64":"*"}]}`, 1, "value64"},
-		"listed, no object":       {`{"headers":["a"]}`, 1, "headers are an object"},
-		"listed, half a pair":     {`{"headers":[{"name":"a","value":"\ud83d"}]}`, 1, "surrogate"},
-		"no list":                 {`{"key":[]}`, 1, `"key" has an array where a string belongs`},
-		"no number":               {`{"ts":"1"}`, 1, `"ts" has a string where`},
-		"no text":                 {`{"key":true}`, 1, `"key" has true or false where a string belongs`},
-		"array without end":       {`[{"value":1}`, 2, "array"},
-		"more after the array":    {`[{"value":1}] {}`, 2, "after the end"},
-		"array with a lost comma": {`[{"value":1} {"value":2}]`, 2, "array"},
+		"not an object":             {"{\"value\":1}\n\nhello", 3, "?lines=1"},
+		"cut off":                   {`{"value":"a`, 1, "ends in the middle"},
+		"newlines stripped":         {`{"value":"a"}{"value":"b"}`, 1, "--data-binary"},
+		"unknown field":             {"{\"value\":1}\n{\"valu\":1}", 2, "valu"},
+		"two values":                {`{"value":1,"value64":"AA=="}`, 1, "value and value64"},
+		"two keys":                  {`{"key":"a","key64":"AA=="}`, 1, "key and key64"},
+		"bad base64":                {`{"value64":"*"}`, 1, "value64"},
+		"wrong kind":                {`{"key":7}`, 1, "key"},
+		"negative partition":        {`{"partition":-1}`, 1, "partition"},
+		"negative time":             {`{"ts":-1}`, 1, "ts"},
+		"invalid UTF-8":             {"{\"value\":\"\xff\"}", 1, "UTF-8"},
+		"half a surrogate pair":     {`{"value":"\ud83d"}`, 1, "surrogate"},
+		"array, second bad":         {`[{"value":1},7]`, 2, "element"},
+		"a field twice":             {`{"value":"a","value":"b"}`, 1, `"value" is given twice`},
+		"a null field twice":        {`{"key":null,"ke\u0079":"b"}`, 1, `"key" is given twice`},
+		"a header twice":            {`{"headers":{"a":"1","a":"2"}}`, 1, `"a" is given twice`},
+		"a header without name":     {`{"headers":{"":"1"}}`, 1, "name is empty"},
+		"a header of no text":       {`{"headers":{"a":null}}`, 1, `"a" is null`},
+		"a header that is a number": {`{"headers":{"a":1}}`, 1, `"a" is no string`},
+		"headers that are none":     {`{"headers":7}`, 1, "headers are an object"},
+		"listed, without name":      {`{"headers":[{"value":"1"}]}`, 1, "has no name"},
+		"listed, empty name":        {`{"headers":[{"name":"","value":"1"}]}`, 1, "name is empty"},
+		"listed, two values":        {`{"headers":[{"name":"a","value":"1","value64":"AA=="}]}`, 1, "value and value64"},
+		"listed, a field twice":     {`{"headers":[{"name":"a","value":"1","value":"2"}]}`, 1, `"value" twice`},
+		"listed, strange":           {`{"headers":[{"name":"a","values":"1"}]}`, 1, "values"},
+		"listed, no base64":         {`{"headers":[{"name":"a","value64":"*"}]}`, 1, "value64"},
+		"listed, no object":         {`{"headers":["a"]}`, 1, "headers are an object"},
+		"listed, half a pair":       {`{"headers":[{"name":"a","value":"\ud83d"}]}`, 1, "surrogate"},
+		"no list":                   {`{"key":[]}`, 1, `"key" has an array where a string belongs`},
+		"no number":                 {`{"ts":"1"}`, 1, `"ts" has a string where`},
+		"no text":                   {`{"key":true}`, 1, `"key" has true or false where a string belongs`},
+		"array without end":         {`[{"value":1}`, 2, "array"},
+		"more after the array":      {`[{"value":1}] {}`, 2, "after the end"},
+		"array with a lost comma":   {`[{"value":1} {"value":2}]`, 2, "array"},
 	} {
 		_, err := readBatch([]byte(c.body), false, 1000)
 		var e *api.Error
@@ -195,7 +196,7 @@ func TestKeyByField(t *testing.T) {
 		{"visitor", "{\"visitor\":\"\xff\"}", "", "UTF-8"},
 	} {
 		ms := &batch{messages: []publish.Message{{Value: []byte(c.value)}}, lines: []int{2}}
-		err := keyByField(ms, c.field)
+		err := keyByField(ms, keyField{name: c.field})
 		if c.fails != "" {
 			if err == nil || asError(err).Line != 2 || !strings.Contains(err.Error(), c.fails) {
 				t.Errorf("%s of %s: %v, want line 2 and %q", c.field, c.value, err, c.fails)
@@ -291,7 +292,7 @@ func agree(t testing.TB, body []byte, lines bool) {
 			keyless := want.messages[i]
 			keyless.Key = nil
 			one := &batch{messages: []publish.Message{keyless}, lines: []int{1}}
-			err := keyByField(one, field)
+			err := keyByField(one, keyField{name: field})
 			other, wantErr := decodeKey(keyless.Value, pathOf(field))
 			if (err == nil) != (wantErr == nil) || err == nil && !bytes.Equal(one.messages[0].Key, other) {
 				t.Fatalf("%s of %q: %q, %v, by encoding/json %q, %v", field, keyless.Value, one.messages[0].Key, err, other, wantErr)
@@ -385,8 +386,8 @@ func BenchmarkReadBatch(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				out, err := readBatch(body, c.lines, 1000)
-				if err == nil && c.field != "" {
-					err = keyByField(out, c.field)
+				if err == nil {
+					err = keyByField(out, keyField{name: c.field})
 				}
 				if err != nil || len(out.messages) != 1000 {
 					b.Fatal(err)

@@ -75,8 +75,8 @@ func (c *call) flag(name string) (bool, error) {
 	return false, bad(name, s, "1 or 0")
 }
 
-// duration reads what timespan.Parse takes; 0 when absent.
-func (c *call) duration(name string, most time.Duration) (time.Duration, error) {
+// duration reads what timespan.Parse takes, from least to most; 0 when absent.
+func (c *call) duration(name string, least, most time.Duration) (time.Duration, error) {
 	s, ok := c.option(name)
 	if !ok {
 		return 0, nil
@@ -85,10 +85,22 @@ func (c *call) duration(name string, most time.Duration) (time.Duration, error) 
 	if err != nil {
 		return 0, bad(name, s, timespan.Form)
 	}
-	if d < 0 || d > most {
-		return 0, bad(name, s, "a duration from 0s to "+most.String())
+	if d < least || d > most {
+		return 0, bad(name, s, "a duration from "+durationText(least)+" to "+durationText(most))
 	}
 	return d, nil
+}
+
+// durationText is a duration without the zeros at its end: 5m, not 5m0s.
+func durationText(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 // integer reads a number from least to most; def when absent.

@@ -18,7 +18,10 @@ func (s *Server) callerOf(c *call) (string, error) {
 	said := ""
 	if values := c.Request.Header.PeekAll(api.HeaderCaller); len(values) > 0 {
 		said = string(values[0])
-		if len(values) > 1 || !IsCaller(said) {
+		if len(values) > 1 {
+			return "", apiError(api.CodeBadRequest, api.HeaderCaller+" is given several times: use one")
+		}
+		if !IsCaller(said) {
 			return "", bad(api.HeaderCaller, said, "one name of 1 to "+strconv.Itoa(maxCaller)+" of a-z A-Z 0-9 . _ -")
 		}
 	}

@@ -74,7 +74,7 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 		}
 		r.Max = 1
 	}
-	if r.Wait, err = c.duration("wait", maxPullWait); err != nil {
+	if r.Wait, err = c.duration("wait", 0, maxPullWait); err != nil {
 		return r, false, err
 	}
 	if r.Lease, r.From, r.AutoAck, err = c.delivery(); err != nil {
@@ -96,7 +96,7 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 
 // delivery reads the options that pulls and streams share.
 func (c *call) delivery() (lease time.Duration, from string, auto bool, err error) {
-	if lease, err = c.duration("lease", consume.MaxLease); err != nil {
+	if lease, err = c.duration("lease", 0, consume.MaxLease); err != nil {
 		return 0, "", false, err
 	}
 	if s, given := c.option("lease"); given && lease < consume.MinLease {

@@ -276,18 +276,20 @@ func decodeArray(body []byte, out *batch) error {
 	return nil
 }
 
-// keyByField gives each message without a key the key found in its value, a
+// keyByField gives each message that takes its key from a field the key found in its value, a
 // JSON object: the top-level field of that name, or what the JSON pointer
 // (RFC 6901) names. A string's bytes or other JSON to the letter.
-func keyByField(b *batch, field string) error {
-	ms := b.messages
-	path := pathOf(field)
-	for i := range ms {
-		if ms[i].Key != nil {
+func keyByField(b *batch, field keyField) error {
+	if field.name == "" {
+		return nil
+	}
+	path := pathOf(field.name)
+	for i := range b.messages {
+		if !field.isFor(&b.messages[i]) {
 			continue
 		}
 		if err := b.keyOf(i, path); err != nil {
-			return badRecord(b.lines[i], fmt.Sprintf("key_field %s: %v", field, err))
+			return badRecord(b.lines[i], fmt.Sprintf("key_field %s: %v", field.name, err))
 		}
 	}
 	return nil

@@ -41,11 +41,8 @@ func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 	if o.Caller, err = s.callerOf(c); err != nil {
 		return o, err
 	}
-	if o.Timeout, err = c.duration("timeout", s.opt.MaxTimeout); err != nil {
+	if o.Timeout, err = c.duration("timeout", minTimeout, s.opt.MaxTimeout); err != nil {
 		return o, err
-	}
-	if t, given := c.option("timeout"); given && o.Timeout < minTimeout {
-		return o, bad("timeout", t, "a duration from "+minTimeout.String()+" to "+s.opt.MaxTimeout.String())
 	}
 	return o, nil
 }
@@ -102,11 +99,11 @@ func (s *Server) publish(c *call) error {
 		return err
 	}
 	m.Headers = withTrace(m.Headers, c.trace())
-	if m.Key == nil {
-		field, err := s.keyFieldOf(c)
-		if err != nil {
-			return err
-		}
+	field, err := s.keyFieldOf(c)
+	if err != nil {
+		return err
+	}
+	if field.isFor(&m) {
 		if m.Key, err = field.of(m.Value); err != nil {
 			return err
 		}
@@ -121,29 +118,35 @@ func (s *Server) publish(c *call) error {
 	return c.answer(fasthttp.StatusOK, done)
 }
 
-// keyField names the field of a value that holds the key; "" for none.
-type keyField string
+// keyField is the field of a value that holds the key.
+type keyField struct {
+	name    string // "" for none
+	ofTopic bool   // by the configuration: the request did not ask for it
+}
 
 // keyFieldOf is the request's own, or its topic's by the configuration.
 func (s *Server) keyFieldOf(c *call) (keyField, error) {
-	field, given := c.option("key_field")
+	name, given := c.option("key_field")
 	switch {
-	case given && field == "":
-		return "", bad("key_field", field, "the name of a field such as visitor, or a JSON pointer such as /user/id")
+	case given && name == "":
+		return keyField{}, bad("key_field", name, "the name of a field such as visitor, or a JSON pointer such as /user/id")
 	case !given && s.opt.KeyField != nil:
-		field = s.opt.KeyField(c.args[0])
+		name = s.opt.KeyField(c.args[0])
 	}
-	return keyField(field), nil
+	return keyField{name, !given}, nil
 }
 
-// of is the key in the value of a single message; nil without a field.
+// isFor says whether a message takes its key from the field: one without a key,
+// unless it names its partition and so needs none.
+func (k keyField) isFor(m *publish.Message) bool {
+	return k.name != "" && m.Key == nil && (m.Partition == nil || !k.ofTopic)
+}
+
+// of is the key in the value of a single message.
 func (k keyField) of(value []byte) ([]byte, error) {
-	if k == "" {
-		return nil, nil
-	}
-	key, err := decodeKey(value, pathOf(string(k)))
+	key, err := decodeKey(value, pathOf(k.name))
 	if err != nil {
-		return nil, apiError(api.CodeBadRecord, fmt.Sprintf("key_field %s: %v; nothing of this request was written", k, err))
+		return nil, apiError(api.CodeBadRecord, fmt.Sprintf("key_field %s: %v; nothing of this request was written", k.name, err))
 	}
 	return key, nil
 }

@@ -53,7 +53,10 @@ func (h *recordHeaders) readObject(b []byte) error {
 	slices.Sort(names) // JSON objects have no order; ours must not change from run to run
 	for _, name := range names {
 		value, ok := values[name].(string)
-		if !ok {
+		switch {
+		case values[name] == nil:
+			return fmt.Errorf("headers: the value of %q is null: use a string, or a list, where a header may have no value", name)
+		case !ok:
 			return fmt.Errorf("headers: the value of %q is no string: use one, or a list with value64", name)
 		}
 		if err := h.add(name, []byte(value), replacedIn([]byte(value))); err != nil {

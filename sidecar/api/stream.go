@@ -47,13 +47,11 @@ func (s *Server) streamRequestOf(c *call) (r streamOptions, err error) {
 	if r.Lease, r.From, r.AutoAck, err = c.delivery(); err != nil {
 		return r, err
 	}
-	if r.heartbeat, err = c.duration("heartbeat", maxHeartbeat); err != nil {
+	if r.heartbeat, err = c.duration("heartbeat", minHeartbeat, maxHeartbeat); err != nil {
 		return r, err
 	}
-	if text, given := c.option("heartbeat"); !given {
+	if r.heartbeat == 0 { // not given
 		r.heartbeat = defaultHeartbeat
-	} else if r.heartbeat < minHeartbeat {
-		return r, bad("heartbeat", text, "a duration from "+minHeartbeat.String()+" to "+maxHeartbeat.String())
 	}
 	r.events = strings.Contains(string(c.Request.Header.Peek("Accept")), api.ContentTypeEvents)
 	if len(c.PostBody()) > 0 {

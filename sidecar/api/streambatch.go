@@ -95,8 +95,8 @@ func (s *Server) uploadOf(c *call) (*upload, error) {
 		slots:   make(chan struct{}, piecesAtOnce),
 		pieces:  make(chan *piece, piecesAtOnce),
 	}
-	if field != "" {
-		u.path = pathOf(string(field))
+	if field.name != "" {
+		u.path = pathOf(field.name)
 	}
 	u.ctx, u.cancel = context.WithCancel(s.requestContext())
 	sock := c.Conn()

@@ -187,9 +187,9 @@ func (u *upload) parse(p *piece, whole []byte) {
 			err = b.readLine(u.line, line)
 		}
 		last := len(b.messages) - 1
-		if err == nil && u.path != nil && last >= 0 && b.lines[last] == u.line && b.messages[last].Key == nil {
+		if err == nil && u.path != nil && last >= 0 && b.lines[last] == u.line && u.keyField.isFor(&b.messages[last]) {
 			if err = b.keyOf(last, u.path); err != nil {
-				err = fmt.Errorf("key_field %s: %w", u.keyField, err)
+				err = fmt.Errorf("key_field %s: %w", u.keyField.name, err)
 				b.messages, b.lines = b.messages[:last], b.lines[:last]
 			}
 		}

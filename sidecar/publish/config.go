@@ -11,6 +11,7 @@ type Config struct {
 	MaxTimeout      time.Duration     `yaml:"max_timeout" help:"Longest ?timeout that a request may ask for, up to 10m."`
 	MaxMessageBytes int               `yaml:"max_message_bytes" help:"Largest message in bytes, with its key and headers; 1 to 1 GiB. Brokers have a limit of their own (max.message.bytes)."`
 	BatchRecords    int               `yaml:"batch_records" help:"Most messages in one request of the batch API, 1 to 10000000; more are answered 413. Each costs some hundred bytes of memory beside its own."`
+	Linger          time.Duration     `yaml:"linger" help:"How long a message may wait for others that go along in its batch, 0s to 1s. With 0s batches form while earlier ones fly, which is enough for most; more makes them larger and each answer later."`
 	BatchBytes      int               `yaml:"batch_bytes" help:"Largest record batch in bytes sent to a partition. A topic's max.message.bytes counts where it is less; where the brokers do not tell it, Kafka's default of 1048588 does."`
 	BufferBytes     int64             `yaml:"buffer_bytes" help:"Most bytes of messages on their way to the brokers; further ones wait for room. At least max_message_bytes."`
 	BufferRecords   int64             `yaml:"buffer_records" help:"Most messages on their way to the brokers; further ones wait for room."`
@@ -42,6 +43,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxMessageBytes < 1 || c.MaxMessageBytes > 1<<30 {
 		return fmt.Errorf("max_message_bytes: got %d: use 1 to %d", c.MaxMessageBytes, 1<<30)
+	}
+	if c.Linger < 0 || c.Linger > time.Second {
+		return fmt.Errorf("linger: got %q: use a duration from 0s to 1s", c.Linger)
 	}
 	if c.BatchRecords < 1 || c.BatchRecords > 10_000_000 {
 		return fmt.Errorf("batch_records: got %d: use 1 to 10000000", c.BatchRecords)

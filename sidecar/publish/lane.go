@@ -129,7 +129,9 @@ func (l *lane) attempt() {
 	}
 	a := l.request
 	a.appended = false
-	l.gather()
+	if l.b.empty() {
+		l.gather()
+	}
 	before := l.p.writes.to(part.Leader)
 	resp, err := l.p.request(l.ack, part.Leader, a)
 	switch {
@@ -145,8 +147,14 @@ func (l *lane) attempt() {
 
 // gather lets those in who are about to enter, as long as some come: a batch
 // costs the same, large or small. On a host that is idle nobody comes, and no
-// time passes.
+// time passes but what linger says.
 func (l *lane) gather() {
+	if linger := l.p.cfg.Linger; linger > 0 {
+		select {
+		case <-time.After(linger):
+		case <-l.p.ctx.Done():
+		}
+	}
 	for waiting := -1; ; {
 		l.mu.Lock()
 		n := len(l.queue)

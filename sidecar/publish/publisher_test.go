@@ -628,3 +628,33 @@ func TestTheProducerIDMayBeZero(t *testing.T) {
 		t.Errorf("%d producer ids were asked for, want 1", n)
 	}
 }
+
+// With a linger, messages that come one after another go along in one batch;
+// their callers wait for it, and no longer.
+func TestLingerMakesOneBatch(t *testing.T) {
+	const linger = 200 * time.Millisecond
+	r := newRig(t, func(c *Config) { c.Linger = linger })
+	if _, err := r.Publish(t.Context(), "one", Message{Value: []byte("first")}, Options{}); err != nil { // what is asked of the brokers once
+		t.Fatal(err)
+	}
+	var requests atomic.Int32
+	r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		requests.Add(1)
+		return nil, nil, false
+	})
+	var wg sync.WaitGroup
+	begun := time.Now()
+	for i := range 5 {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+			if _, err := r.Publish(t.Context(), "one", Message{Value: []byte("v")}, Options{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n, took := requests.Load(), time.Since(begun); n != 1 || took < linger {
+		t.Errorf("%d produce requests in %s, want 1 after %s", n, took, linger)
+	}
+}

@@ -84,6 +84,7 @@ func sidecarRole(args []string) error {
 	return serve(args[1], func(store discovery.Store, log *zap.Logger) (daemon, func() []any, error) {
 		cfg := sidecar.DefaultConfig()
 		cfg.DataDir, cfg.Listen, cfg.Kafka.Bootstrap = args[0], "127.0.0.1:0", args[2:3]
+		cfg.Spool.MaxBytes = 64 << 30 // how fast it takes is measured, not how soon it is full
 		s, err := sidecar.New(cfg, store, log)
 		return s, func() []any { return []any{s.Addr()} }, err
 	})

@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -40,7 +42,8 @@ func newDev() *cobra.Command {
 		Long: `Run one agent with its broker and one or more sidecars in this process, with an
 embedded coordination store in place of Consul. Topics are created when they
 are first used. Everything is kept in the data folder: a restart finds topics,
-messages and positions again.
+messages and positions again. It reads neither a configuration file nor settings in
+the environment: what needs them is tried with an agent or a sidecar apart.
 
 Ports, all on 127.0.0.1: the broker 9092, the agent 4101, the first sidecar
 4100 and each further one ten more (4110, 4120, …). With --free-ports the system
@@ -74,6 +77,9 @@ reads it checks that the process of its "pid" lives.`,
 			}
 			o.dataDir = dir
 		}
+		if names := ignoredVariables(os.Environ()); len(names) > 0 {
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "dev does not read %s: it takes neither a file nor the environment, only its flags (an agent and a sidecar apart take settings)\n", strings.Join(names, ", "))
+		}
 		log, _, err := newLogger(o.log)
 		if err != nil {
 			return err
@@ -82,6 +88,20 @@ reads it checks that the process of its "pid" lives.`,
 		return runDev(cmd.Context(), o, log, cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// ignoredVariables are those that set something for an agent or a sidecar, and
+// nothing here.
+func ignoredVariables(environ []string) (names []string) {
+	known := knownVariables()
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		if name != envSidecar && name != envBootstrap && slices.Contains(known, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // defaultDataDir follows the XDG base directories, which programs on Linux

@@ -279,6 +279,20 @@ func TestTwoDevsCannotShareAFolder(t *testing.T) {
 	}
 }
 
+// Settings that have no effect are said to have none.
+func TestDevNamesVariablesThatItDoesNotRead(t *testing.T) {
+	t.Setenv("SIDESTREAM_SPOOL_FALLBACK", "true")
+	t.Setenv("SIDESTREAM_SIDECAR", "127.0.0.1:1") // for other commands
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := command(t.Context(), "", "dev", "--free-ports", "--data-dir", file)
+	if r.code == exitOK || !strings.Contains(r.err, "dev does not read SIDESTREAM_SPOOL_FALLBACK:") {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestTakenPortIsAClearError(t *testing.T) {
 	d := startDev(t, t.TempDir(), 1)
 	port := d.Sidecars[0][strings.LastIndexByte(d.Sidecars[0], ':')+1:]

@@ -38,6 +38,30 @@ func TestRateLimitIs429(t *testing.T) {
 	}
 }
 
+// What is refused and sends nothing takes nothing of any rate: the next message
+// passes.
+func TestRefusedPostsTakeNothingOfTheRates(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.Limits.BytesPerSecond = 100_000
+		c.Limits.Topics = map[string]string{"one": "5"}
+	})
+	for _, c := range []struct {
+		path, body string
+		status     int
+	}{
+		{"/topics/one", strings.Repeat("x", 1<<20+1), 413},
+		{"/topics/one/batch", `[{"value":"` + strings.Repeat("x", 1<<20+1) + `"}]`, 413},
+		{"/topics/one?partition=99", strings.Repeat("x", 900_000), 404},
+		{"/topics/one/batch", `[{"value":"` + strings.Repeat("x", 900_000) + `"},{"value":"x","partition":99}]`, 422},
+		{"/topics/nowhere", strings.Repeat("x", 900_000), 404},
+	} {
+		if a := r.do("POST", c.path, c.body); a.status != c.status {
+			t.Fatalf("%s: %s, want %d", c.path, a, c.status)
+		}
+		into[api.Published](t, r.do("POST", "/topics/one", "x"), 200)
+	}
+}
+
 func TestCallersAreLimitedByTheirHeader(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.Limits.MaxWait = 0

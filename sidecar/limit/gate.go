@@ -20,7 +20,9 @@ type gate struct {
 
 	// mu guards what follows; nobody sleeps under it.
 	mu              sync.Mutex
-	messages, bytes *limiter // nil: no limit
+	messages, bytes *limiter      // nil: no limit
+	earlier         time.Duration // by which turns moved since those who wait were told
+	moved           chan struct{} // closed when turns moved; nil when nobody waits
 }
 
 func newGate(r rates, l label, title string) *gate {
@@ -47,14 +49,60 @@ func (g *gate) turn(now time.Time) (at time.Time, unit string) {
 	return at, unit
 }
 
+// place is what a request has taken of a gate: where it begins by the clocks of
+// its limiters.
+type place struct{ messages, bytes time.Time }
+
 // use takes a request's messages and bytes out of the rates; mu is held.
-func (g *gate) use(r request, now time.Time) {
+func (g *gate) use(r request, now time.Time) (p place) {
 	if g.messages != nil {
-		g.messages.use(r.messages, now)
+		p.messages = g.messages.use(r.messages, now)
 	}
 	if g.bytes != nil {
-		g.bytes.use(r.bytes, now)
+		p.bytes = g.bytes.use(r.bytes, now)
 	}
+	return p
+}
+
+// giveBack returns what of a request was not sent after all.
+func (g *gate) giveBack(p place, unsent, r request, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	earlier := time.Duration(0)
+	if g.messages != nil {
+		earlier = g.messages.giveBack(unsent.messages, r.messages, p.messages, now)
+	}
+	if g.bytes != nil {
+		earlier = max(earlier, g.bytes.giveBack(unsent.bytes, r.bytes, p.bytes, now))
+	}
+	// Less than the slack is not worth waking all who wait.
+	if g.earlier += earlier; g.earlier >= slackTime {
+		g.earlier = 0
+		if g.moved != nil {
+			close(g.moved)
+			g.moved = nil
+		}
+	}
+}
+
+// wait is how long a request still waits for its place, and what tells that the
+// place has moved.
+func (g *gate) wait(p place, now time.Time) (d time.Duration, moved <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.messages != nil {
+		d = p.messages.Add(-g.messages.back).Sub(now)
+	}
+	if g.bytes != nil {
+		d = max(d, p.bytes.Add(-g.bytes.back).Sub(now))
+	}
+	if d <= 0 {
+		return 0, nil
+	}
+	if g.moved == nil {
+		g.moved = make(chan struct{})
+	}
+	return d, g.moved
 }
 
 // longest is how long a request alone would use up the rates, and which of them.

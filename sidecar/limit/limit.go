@@ -9,6 +9,7 @@ package limit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -91,27 +92,59 @@ func (p *Publisher) Limits() Config { return p.limits.Load().cfg }
 
 // Publish implements the sidecar's publishing of one message.
 func (p *Publisher) Publish(ctx context.Context, topic string, m publish.Message, o publish.Options) (api.Published, error) {
-	if l := p.limits.Load(); !l.none {
-		if e := p.admit(ctx, l, request{topic, o.Caller, 1, size(m), false}, o); e != nil {
-			return api.Published{}, e
-		}
+	l := p.limits.Load()
+	if l.none {
+		return p.next.Publish(ctx, topic, m, o)
 	}
-	return p.next.Publish(ctx, topic, m, o)
+	r := request{topic, o.Caller, 1, size(m), false}
+	t, e := p.admit(ctx, l, r, o)
+	if e != nil {
+		return api.Published{}, e
+	}
+	done, err := p.next.Publish(ctx, topic, m, o)
+	if notSent(err) {
+		t.giveBack(r)
+	}
+	return done, err
 }
 
 // PublishBatch implements the sidecar's publishing of several messages: all of
 // them pass or none.
 func (p *Publisher) PublishBatch(ctx context.Context, topic string, ms []publish.Message, o publish.Options) ([]api.BatchResult, error) {
-	if l := p.limits.Load(); !l.none && len(ms) > 0 {
-		r := request{topic, o.Caller, int64(len(ms)), 0, len(ms) > 1}
-		for _, m := range ms {
-			r.bytes += size(m)
-		}
-		if e := p.admit(ctx, l, r, o); e != nil {
-			return nil, e
+	l := p.limits.Load()
+	if l.none || len(ms) == 0 {
+		return p.next.PublishBatch(ctx, topic, ms, o)
+	}
+	r := request{topic, o.Caller, int64(len(ms)), 0, len(ms) > 1}
+	for _, m := range ms {
+		r.bytes += size(m)
+	}
+	t, e := p.admit(ctx, l, r, o)
+	if e != nil {
+		return nil, e
+	}
+	results, err := p.next.PublishBatch(ctx, topic, ms, o)
+	unsent := request{}
+	if notSent(err) {
+		unsent = r
+	}
+	for i := range results {
+		if e := results[i].Error; e != nil && notSent(e) {
+			unsent.messages++
+			unsent.bytes += size(ms[i])
 		}
 	}
-	return p.next.PublishBatch(ctx, topic, ms, o)
+	if unsent.messages > 0 {
+		t.giveBack(unsent)
+	}
+	return results, err
+}
+
+// notSent tells that a message is certainly not written: only one whose outcome
+// is not known may be.
+func notSent(err error) bool {
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && e.Code != api.CodeUnknownOutcome
 }
 
 func size(m publish.Message) int64 {
@@ -163,7 +196,7 @@ func newLimits(cfg Config, before *limits) (*limits, error) {
 // admit waits until a request may pass. When that would take longer than
 // max_wait, or than the request has time, it refuses at once, and nothing is
 // taken of any rate.
-func (p *Publisher) admit(ctx context.Context, l *limits, r request, o publish.Options) *api.Error {
+func (p *Publisher) admit(ctx context.Context, l *limits, r request, o publish.Options) (ticket, *api.Error) {
 	now := time.Now()
 	longest := l.cfg.MaxWait
 	if timeout := p.timeoutOf(o); timeout > 0 {
@@ -179,20 +212,15 @@ func (p *Publisher) admit(ctx context.Context, l *limits, r request, o publish.O
 	v := l.reserve(r, now, max(longest, tolerance))
 	if v.refused != nil {
 		p.metrics.refuse(v, r)
-		return v.refused
+		return ticket{}, v.refused
 	}
-	if v.wait <= tolerance {
-		return nil
+	if v.wait > tolerance {
+		p.metrics.delay(v, r)
+		if !v.ticket.wait(ctx) {
+			return ticket{}, api.NewError(api.CodeDraining, "the request was given up while it waited for its turn; nothing was sent")
+		}
 	}
-	p.metrics.delay(v, r)
-	timer := time.NewTimer(v.wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return api.NewError(api.CodeDraining, "the request was given up while it waited for its turn; nothing was sent")
-	}
+	return v.ticket, nil
 }
 
 func (p *Publisher) timeoutOf(o publish.Options) time.Duration {
@@ -205,6 +233,7 @@ func (p *Publisher) timeoutOf(o publish.Options) time.Duration {
 // verdict is what the limits say of a request: how long it waits, or why it is
 // refused, and by which of them.
 type verdict struct {
+	ticket  ticket
 	wait    time.Duration
 	by      label
 	unit    string
@@ -234,9 +263,10 @@ func (l *limits) reserve(r request, now time.Time, longest time.Duration) (v ver
 		v.refused = limited(by, v.unit, v.wait, longest)
 		return v
 	}
-	for _, g := range gates {
+	v.ticket = ticket{taken: r, gates: gates}
+	for i, g := range gates {
 		if g != nil {
-			g.use(r, now)
+			v.ticket.places[i] = g.use(r, now)
 		}
 	}
 	return v

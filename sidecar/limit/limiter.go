@@ -27,6 +27,10 @@ func (c *slotClock) Sleep(time.Duration) {}
 // ahead and kept in hand. What a slot holds beyond what was asked for is left to
 // the next, so small messages are not rounded up. It is not safe for concurrent
 // use.
+//
+// A slot cannot be put back, so what was taken and not used moves the clock: the
+// slots that follow come earlier by it. Times of slots are by that clock, ahead of
+// the real one by back.
 type limiter struct {
 	rate    int64 // messages or bytes a second
 	perSlot int64 // of them
@@ -35,6 +39,7 @@ type limiter struct {
 	hand    time.Time // a slot taken and not given yet; zero when none
 	current time.Time // the slot given last
 	left    int64     // of it
+	back    time.Duration
 }
 
 // newLimiter limits to a rate of 1 to maxBytes a second.
@@ -53,8 +58,13 @@ func (l *limiter) length(n int64) time.Duration {
 	return time.Duration(float64(n) / float64(l.rate) * float64(time.Second))
 }
 
+// amount is what the rate gives in a time.
+func (l *limiter) amount(d time.Duration) int64 { return int64(d.Seconds() * float64(l.rate)) }
+
 // turn is when the next may pass.
-func (l *limiter) turn(now time.Time) time.Time {
+func (l *limiter) turn(now time.Time) time.Time { return l.slot(now).Add(-l.back) }
+
+func (l *limiter) slot(now time.Time) time.Time {
 	if l.left > 0 {
 		return l.current
 	}
@@ -65,16 +75,21 @@ func (l *limiter) turn(now time.Time) time.Time {
 }
 
 func (l *limiter) take(now time.Time) time.Time {
-	l.clock.now = now
+	l.clock.now = now.Add(l.back)
 	return l.slots.Take()
 }
 
 // use takes n out of the rate, from the next turn on: those who come later wait
-// for as long as n takes.
-func (l *limiter) use(n int64, now time.Time) {
+// for as long as n takes. It returns the beginning of what was taken, by the
+// limiter's clock.
+func (l *limiter) use(n int64, now time.Time) (begin time.Time) {
+	begin = l.slot(now)
+	if real := now.Add(l.back); begin.Before(real) {
+		begin = real
+	}
 	if n <= l.left {
 		l.left -= n
-		return
+		return begin
 	}
 	n -= l.left
 	slots := (n + l.perSlot - 1) / l.perSlot
@@ -85,9 +100,30 @@ func (l *limiter) use(n int64, now time.Time) {
 		l.hand = time.Time{}
 	}
 	l.left = slots*l.perSlot - n
+	return begin
+}
+
+// giveBack returns n of those that were taken with use and not used. What of it
+// lies in the past is gone as any rate that nobody uses, but for the slack. It
+// returns by how much earlier the turns behind it are now.
+func (l *limiter) giveBack(n, taken int64, begin, now time.Time) time.Duration {
+	ahead := begin.Add(l.length(taken)).Sub(now.Add(l.back)) + slackTime
+	if n = min(n, l.amount(ahead)); n <= 0 {
+		return 0
+	}
+	l.left += n
+	slots := l.left / l.perSlot
+	l.left %= l.perSlot
+	earlier := time.Duration(slots) * l.length(l.perSlot)
+	l.back += earlier
+	return earlier
 }
 
 // idle tells that nothing would be lost if it began anew.
 func (l *limiter) idle(now time.Time) bool {
-	return l == nil || now.Sub(l.current) > time.Second && now.Sub(l.hand) > time.Second
+	if l == nil {
+		return true
+	}
+	now = now.Add(l.back)
+	return now.Sub(l.current) > time.Second && now.Sub(l.hand) > time.Second
 }

@@ -31,6 +31,11 @@ func (s *batches) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"error": e})
 		return
 	}
+	if slices.Contains(lines, "lost") {
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(map[string]any{"error": api.NewError(api.CodeTopicNotFound, "no topic")})
+		return
+	}
 	s.lines = append(s.lines, lines)
 	answer := api.BatchPublished{Topic: "t", Written: len(lines), Results: make([]api.BatchResult, len(lines))}
 	if r.URL.Query().Get("ack") == "spool" {
@@ -60,6 +65,15 @@ func TestProduceWritesWhatComesBeforeABadLine(t *testing.T) {
 		}
 		if want := "2 messages written to t\nline 4: bad_record: no (to send lines as they are leave out --json)"; r.code != exitFailed || !strings.Contains(r.err, want) || strings.Contains(r.err, "nothing") {
 			t.Errorf("batches of %s: %d %s", size, r.code, r.err)
+		}
+	}
+}
+
+// An error that is of no line names those that were sent together.
+func TestProduceNamesTheLinesOfARequest(t *testing.T) {
+	for in, want := range map[string]string{"\nlost\n": "\nline 2: topic_not_found", "\nlost\n\nlost\n": "\nlines 2 to 4: topic_not_found"} {
+		if _, r := produce(t, in, "--idempotency-key", "k"); r.code != exitFailed || !strings.Contains(r.err, want) {
+			t.Errorf("%q: %+v", in, r)
 		}
 	}
 }

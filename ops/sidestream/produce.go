@@ -342,8 +342,8 @@ func span(batch []input) string {
 func lineError(e *api.Error) *api.Error {
 	own := *e
 	own.Message = strings.TrimPrefix(own.Message, fmt.Sprintf("line %d: ", e.Line))
-	own.Message = strings.ReplaceAll(own.Message, "use ?lines=1", "leave out --json")
-	own.Message = strings.ReplaceAll(own.Message, "; nothing of this request was written", "")
+	own.Message = strings.NewReplacer(" use ?lines=1", ", leave out --json", ", or use ?lines=1", ", or leave out --json",
+		"; nothing of this request was written", "").Replace(own.Message)
 	return &own
 }
 

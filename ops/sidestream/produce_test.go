@@ -63,7 +63,7 @@ func TestProduceWritesWhatComesBeforeABadLine(t *testing.T) {
 		if got := slices.Concat(s.lines...); !slices.Equal(got, []string{"a", "b"}) {
 			t.Errorf("batches of %s: written %q", size, got)
 		}
-		if want := "2 messages written to t\nline 4: bad_record: no (to send lines as they are leave out --json)"; r.code != exitFailed || !strings.Contains(r.err, want) || strings.Contains(r.err, "nothing") {
+		if want := "2 messages written to t\nline 4: bad_record: no (to send lines as they are, leave out --json)"; r.code != exitFailed || !strings.Contains(r.err, want) || strings.Contains(r.err, "nothing") {
 			t.Errorf("batches of %s: %d %s", size, r.code, r.err)
 		}
 	}

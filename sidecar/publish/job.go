@@ -243,7 +243,9 @@ type ending struct {
 
 func (u *until) Deadline() (time.Time, bool) { return u.deadline, true }
 
-func (u *until) Done() <-chan struct{} {
+func (u *until) Done() <-chan struct{} { return u.make().Done() }
+
+func (u *until) make() *ending {
 	e := u.real.Load()
 	if e == nil {
 		e = &ending{}
@@ -253,7 +255,13 @@ func (u *until) Done() <-chan struct{} {
 			e = u.real.Load()
 		}
 	}
-	return e.Done()
+	return e
+}
+
+// AfterFunc has what is derived from the context not watch it from a goroutine
+// of its own, which could outlive it.
+func (u *until) AfterFunc(f func()) (stop func() bool) {
+	return context.AfterFunc(u.make().Context, f)
 }
 
 func (u *until) Err() error {

@@ -214,7 +214,7 @@ func (l *lane) answered(code int16, offset int64) {
 			l.fail(unknown(l.topic, "its broker does not know the topic, others do"))
 			return
 		}
-		l.fail(l.p.tell(err, l.topic, true))
+		l.fail(l.p.tell(err, l.topic))
 		return
 	}
 	switch refusal := refusalOf(err); {
@@ -246,7 +246,10 @@ func (l *lane) answered(code int16, offset int64) {
 		l.look()
 		l.pause(err.Error())
 	default:
-		told := l.p.tell(err, l.topic, !l.b.doubt)
+		told := l.p.tell(err, l.topic)
+		if l.b.doubt { // what is refused now may have been taken then
+			told = unknown(l.topic, fmt.Sprintf("no answer came to an earlier attempt, and asked again its broker says: %v", err))
+		}
 		if l.b.doubt || told.Code == api.CodeUnknownOutcome {
 			l.id = noProducer // whether its sequence numbers are used up is not known
 			l.p.ids.forget()

@@ -14,20 +14,20 @@ import (
 type verdict struct {
 	err  *kerr.Error
 	code api.Code
-	// once: it proves absence only for the attempt that it answers, so it
-	// counts where there was one attempt (ack=leader). With acks=all the
-	// client repeats by itself and an earlier attempt may have been written.
+	// once: it holds for the attempt that it answers, and another may be taken.
 	once bool
-	// why it proves that the record is not in the log. What is not in the
-	// table proves nothing: unknown_outcome.
+	// why it proves that this attempt did not bring the record into the log.
+	// What is not in the table proves nothing: unknown_outcome. Nor does any of
+	// it say a word of an attempt before, which may have been written: the
+	// topic's limits, its policy and rights may have changed since.
 	why string
 }
 
 // verdicts is the one table from Kafka's error codes to ours.
 var verdicts = []verdict{
-	{kerr.MessageTooLarge, api.CodeMessageTooLarge, false, "the size is checked before the append, alike at each attempt"},
+	{kerr.MessageTooLarge, api.CodeMessageTooLarge, false, "the size is checked before the append"},
 	{kerr.RecordListTooLarge, api.CodeMessageTooLarge, false, "the same, for a batch larger than a segment"},
-	{kerr.InvalidRecord, api.CodeBadRecord, false, "the topic refuses such records, alike at each attempt (no key where compaction needs one)"},
+	{kerr.InvalidRecord, api.CodeBadRecord, false, "the topic refuses such records before the append (no key where compaction needs one)"},
 	{kerr.InvalidTimestamp, api.CodeBadRecord, false, "the timestamp is outside of what the topic takes, checked before the append"},
 	{kerr.PolicyViolation, api.CodeBadRecord, false, "the broker's policy refuses it, checked before the append"},
 	{kerr.InvalidTopicException, api.CodeBadRequest, false, "a topic of that name cannot be there"},
@@ -73,10 +73,10 @@ func refusalOf(err error) refusal {
 }
 
 // outcome is what the error of a produce answer means for the caller of a
-// message. single says that there was one attempt only.
-func outcome(err error, topic string, single bool) *api.Error {
+// message, if there was no attempt before.
+func outcome(err error, topic string) *api.Error {
 	for _, v := range verdicts {
-		if errors.Is(err, v.err) && (single || !v.once) {
+		if errors.Is(err, v.err) {
 			if v.code == api.CodeBrokersUnavailable {
 				return away(fmt.Sprintf("the broker did not take the message for topic %s: %v", topic, err))
 			}

@@ -347,12 +347,13 @@ func unsent(timeout time.Duration) func(*lane) *api.Error {
 	}
 }
 
-// tell is what an error of a produce answer means to the caller of a message.
-func (p *Publisher) tell(err error, topic string, single bool) *api.Error {
+// tell is what an error of a produce answer means to the caller of a message, if
+// there was no attempt before.
+func (p *Publisher) tell(err error, topic string) *api.Error {
 	if errors.Is(err, kerr.InvalidRecord) && p.compacted(topic) {
 		return NeedsKey(topic)
 	}
-	return outcome(err, topic, single)
+	return outcome(err, topic)
 }
 
 // compacted says whether the brokers tell of a topic that they compact it, which

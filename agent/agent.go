@@ -165,13 +165,21 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, run := errgroup.WithContext(inner)
-	stopHTTP, err := a.serveHTTP()
+	stopHTTP, failed, err := a.serveHTTP()
 	if err != nil {
 		return err
 	}
 	defer stopHTTP()
 
 	reg := &registrar{a: a}
+	g.Go(func() error {
+		select {
+		case err := <-failed:
+			return err
+		case <-run.Done():
+			return nil
+		}
+	})
 	err = a.start(run, reg)
 	if err == nil {
 		g.Go(func() error { return a.mirror.Run(run) })
@@ -182,9 +190,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return a.controller().Run(run) })
 		g.Go(func() error { return a.suspect(run) })
 		g.Go(func() error { return a.offsets.Run(run) })
-		g.Go(func() error { <-run.Done(); return nil })
-		err = g.Wait()
+	} else {
+		cancel()
 	}
+	err = errors.Join(err, g.Wait())
 	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
 		err = nil
 	}

@@ -55,12 +55,19 @@ type Health struct {
 	Causes []string `json:"causes,omitempty"`
 }
 
-// serveHTTP binds the endpoints and serves them until stop is called.
-func (a *Agent) serveHTTP() (stop func(), err error) {
-	listener, err := net.Listen("tcp", a.cfg.Listen)
+// serveHTTP binds the endpoints and serves them until stop is called. failed has
+// an error when they do not work any more.
+func (a *Agent) serveHTTP() (stop func(), failed <-chan error, err error) {
+	bound, err := net.Listen("tcp", a.cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w: choose another address for the agent's HTTP endpoints", err)
+		return nil, nil, fmt.Errorf("listen: %w: choose another address for the agent's HTTP endpoints", err)
 	}
+	stop, failed = a.serveHTTPOn(bound)
+	return stop, failed, nil
+}
+
+func (a *Agent) serveHTTPOn(bound net.Listener) (stop func(), failed <-chan error) {
+	listener := newAccepting(bound, a.log.Named("http"))
 	metrics := fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{}))
 	server := &fasthttp.Server{
 		Handler:            func(c *fasthttp.RequestCtx) { a.route(c, metrics) },
@@ -76,9 +83,10 @@ func (a *Agent) serveHTTP() (stop func(), err error) {
 	a.httpAddr = listener.Addr().String()
 	a.mu.Unlock()
 	var wg sync.WaitGroup
+	ended := make(chan error, 1)
 	wg.Go(func() {
-		if err := server.Serve(listener); err != nil && a.life.Err() == nil {
-			a.log.Error("the HTTP endpoints stopped", zap.Error(err))
+		if err := server.Serve(listener); err != nil {
+			ended <- fmt.Errorf("the HTTP endpoints at %s stopped: %w", listener.Addr(), err)
 		}
 	})
 	return func() {
@@ -90,7 +98,7 @@ func (a *Agent) serveHTTP() (stop func(), err error) {
 		// A server that had not begun to serve yet does not see the shutdown.
 		_ = listener.Close()
 		wg.Wait()
-	}, nil
+	}, ended
 }
 
 func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {

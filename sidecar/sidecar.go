@@ -252,6 +252,8 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 			stop = true
 		case err = <-fatal:
 			stop = true
+		case err = <-s.http.Failed():
+			stop = true
 		case <-drain:
 			drain = nil // a closed channel would be ready for ever
 			drained = true

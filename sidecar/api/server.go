@@ -107,6 +107,7 @@ type Server struct {
 	streams  sync.WaitGroup // connections that streams have taken over
 	users    atomic.Pointer[map[uint32]string]
 	openAPI  func() []byte // the document, made once
+	failed   chan error
 
 	// mu guards listeners.
 	mu        sync.Mutex
@@ -118,7 +119,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Logger == nil {
 		opt.Logger = zap.NewNop()
 	}
-	s := &Server{opt: opt, log: opt.Logger, memory: newBodyMemory(opt.MaxBodyMemory)}
+	s := &Server{opt: opt, log: opt.Logger, memory: newBodyMemory(opt.MaxBodyMemory), failed: make(chan error, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.SetUsers(opt.Users)
 	s.SetHosts(opt.AllowedHosts)
@@ -170,16 +171,24 @@ func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(form
 
 // Serve serves a listener in the background until Shutdown.
 func (s *Server) Serve(ln net.Listener) {
-	l := newListener(ln)
+	l := newListener(newAccepting(ln, s.log))
 	s.mu.Lock()
 	s.listeners = append(s.listeners, l)
 	s.mu.Unlock()
 	s.wg.Go(func() {
 		if err := s.http.Serve(l); err != nil {
 			s.log.Error("http server", zap.Error(err))
+			select {
+			case s.failed <- fmt.Errorf("nothing is accepted any more at %s: %w", ln.Addr(), err):
+			default: // one is enough
+			}
 		}
 	})
 }
+
+// Failed has an error once a listener does not work any more, which nothing
+// mends.
+func (s *Server) Failed() <-chan error { return s.failed }
 
 // BeginDrain makes publishing and pulling answer 503 draining, and ends long
 // polls. It tells Options.Drain the first time.

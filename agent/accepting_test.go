@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// failing is a listener that accepts nothing.
+type failing struct {
+	net.Listener
+	errs func() error
+}
+
+func (f *failing) Accept() (net.Conn, error) { return nil, f.errs() }
+func (f *failing) Close() error              { return nil }
+
+// Accepting is tried again, ever more slowly and with few words, until the
+// listener is closed.
+func TestAcceptingGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		core, logged := observer.New(zapcore.WarnLevel)
+		a := newAccepting(&failing{errs: func() error {
+			tries++
+			return &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+		}}, zap.New(core))
+		ended := make(chan error)
+		go func() {
+			_, err := a.Accept()
+			ended <- err
+		}()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		// 8 pauses up to 640 ms, which make 1.275 s, and then one a second.
+		if tries != 8+14 || logged.Len() != 2 {
+			t.Errorf("%d tries, %d warnings in 15 s", tries, logged.Len())
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Accept: %v", err)
+		}
+	})
+}
+
+// Any other error is the listener's end.
+func TestAcceptingEnds(t *testing.T) {
+	a := newAccepting(&failing{errs: func() error { return syscall.EINVAL }}, zap.NewNop())
+	if _, err := a.Accept(); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Accept: %v", err)
+	}
+}
+
+// An agent whose endpoints are gone says so, for Run to end.
+func TestEndpointsThatFail(t *testing.T) {
+	a, err := New(DefaultConfig(), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = bound.Close() }()
+	stop, failed := a.serveHTTPOn(&failing{Listener: bound, errs: func() error { return syscall.EINVAL }})
+	if err := <-failed; !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("failed: %v", err)
+	}
+	stop()
+}

@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer, s *Spool) (*metrics, error) {
 			Name: "sidestream_spool_rejected_records_total", Help: "Spooled messages that were moved to the file of rejected messages, by the code of the error.",
 		}, []string{"code"}),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sidestream_spool_faults_total", Help: "Failures of the spool's disk, by what failed: read, marks, outcomes, reclaim, park; damage is messages that the disk lost.",
+			Name: "sidestream_spool_faults_total", Help: "Failures of the spool's disk, by what failed: read, marks, outcomes, topics, reclaim, park; damage is messages that the disk lost.",
 		}, []string{"kind"}),
 	}
 	if reg == nil {

@@ -170,8 +170,11 @@ type wholeBody struct {
 func (b *wholeBody) Read(to []byte) (int, error) {
 	n, err := b.from.Read(to)
 	b.left -= int64(n)
-	if err == io.EOF && b.known && b.left > 0 {
+	switch {
+	case err == io.EOF && b.known && b.left > 0:
 		err = io.ErrUnexpectedEOF
+	case err == nil && b.known && b.left == 0:
+		err = io.EOF // with the last bytes: whether all is there decides about the status
 	}
 	return n, err
 }
@@ -184,6 +187,11 @@ func (u *upload) interrupt(sock net.Conn) { _ = sock.SetReadDeadline(time.Unix(1
 func (u *upload) Close() error {
 	u.stopDrain()
 	u.cancel()
+	if p := u.current; p != nil {
+		<-p.done
+		u.current = nil
+		u.free(p)
+	}
 	if u.reading {
 		if !u.ended {
 			u.interrupt(u.sock)
@@ -192,12 +200,8 @@ func (u *upload) Close() error {
 			<-p.done
 			u.free(p)
 		}
-		u.wg.Wait()
 	}
-	if p := u.current; p != nil {
-		u.current = nil
-		u.free(p)
-	}
+	u.wg.Wait()
 	if u.unpacker != nil {
 		u.how.close(u.unpacker)
 		u.unpacker = nil

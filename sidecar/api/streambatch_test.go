@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sidestream/sdk/api"
@@ -52,7 +53,7 @@ func TestBatchAnsweredAsItGoes(t *testing.T) {
 		"packed":        {"/topics/t/batch?lines", string(packed(t, "gzip", []byte("a\nb"))), []string{"Content-Encoding: gzip"}, "[1 2]", "[a b]"},
 		"packed, zstd":  {"/topics/t/batch?lines", string(packed(t, "zstd", []byte("a\nb"))), []string{"Content-Encoding: zstd"}, "[1 2]", "[a b]"},
 		"one long line": {"/topics/t/batch?lines", strings.Repeat("x", 900<<10) + "\ny", nil, "[1 2]", "[" + strings.Repeat("x", 900<<10) + " y]"},
-		"only bad ones": {"/topics/t/batch", "x\ny", nil, "[1! 2!]", "[]"},
+		"bad ones last": {"/topics/t/batch", "{}\nx\ny", nil, "[1 2! 3!]", "[]"},
 	} {
 		n := len(s.sink.taken())
 		status, text, headers := s.postFor(c.path, strings.NewReader(c.body), append(c.headers, asItGoes)...)
@@ -108,6 +109,9 @@ func TestStreamedBatchIsRefused(t *testing.T) {
 		"not packed":  {"/topics/t/batch", "{}", []string{"Content-Encoding: gzip"}, 400, "gzip"},
 		"other":       {"/topics/t/batch", "{}", []string{"Content-Encoding: br"}, 400, "gzip or zstd"},
 		"events":      {"/topics/t/batch", "[]", []string{"Content-Type: application/cloudevents-batch+json"}, 400, "CloudEvents"},
+		"bad lines":   {"/topics/t/batch", "\nx\ny", nil, 422, "line 2: it is not a JSON object"},
+		"bad, packed": {"/topics/t/batch?lines&key_field=a", string(packed(t, "gzip", []byte("x\ny"))), []string{"Content-Encoding: gzip"}, 422, "line 1: key_field a"},
+		"an array":    {"/topics/t/batch", "\n [{}]", nil, 400, "an array is not answered as it goes"},
 		"a long line": {"/topics/t/batch", strings.Repeat("x", 2<<20), nil, 413, "line 1"},
 	} {
 		status, text := s.post(c.path, strings.NewReader(c.body), append(c.headers, asItGoes)...)
@@ -337,6 +341,68 @@ func TestStreamedBatchMeetsLimits(t *testing.T) {
 	}
 	if got := values(s.sink.taken()); got != fmt.Sprint(want) {
 		t.Errorf("the order is %s", got)
+	}
+}
+
+// Under a limit answers come as its records pass, not all at once at the end.
+func TestStreamedBatchTricklesUnderLimits(t *testing.T) {
+	s := serve(t, nil)
+	var passed atomic.Int64
+	firstTold, late := make(chan struct{}), atomic.Bool{}
+	s.sink.before = func(ms []publish.Message) *api.Error {
+		if len(ms) > 500 {
+			return api.NewError(api.CodeRequestTooLarge, "fewer")
+		}
+		if passed.Add(1) == 2 {
+			select {
+			case <-firstTold:
+			case <-time.After(10 * time.Second):
+				late.Store(true)
+			}
+		}
+		return nil
+	}
+	r, err := http.NewRequest("POST", "http://"+s.addr+"/topics/t/batch?lines", strings.NewReader(strings.Repeat("x\n", 1500)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", api.ContentTypeNDJSON)
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	in := bufio.NewReader(a.Body)
+	first, err := in.ReadString('\n')
+	close(firstTold)
+	rest, err2 := io.ReadAll(in)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	if lines, end := told(t, first+string(rest)); late.Load() || len(lines) != 1500 || end.Written != 1500 {
+		t.Errorf("late %v, %d lines, %+v", late.Load(), len(lines), end)
+	}
+}
+
+// What waits for long is sent in smaller parts, and in larger ones again.
+func TestPartsOfAnUpload(t *testing.T) {
+	u := &upload{s: &Server{ctx: t.Context()}, ctx: t.Context()}
+	u.atOnce.Store(pieceMessages)
+	held := api.NewError(api.CodeRateLimited, "")
+	synctest.Test(t, func(t *testing.T) {
+		u.s.ctx, u.ctx = t.Context(), t.Context()
+		for _, after := range []int64{500, 1500, 2500} {
+			held.RetryAfterMillis = after
+			u.hold(held, int(u.atOnce.Load()))
+		}
+	})
+	if n := u.atOnce.Load(); n != pieceMessages/4 {
+		t.Errorf("%d at once", n)
+	}
+	u.quicken(time.Second)
+	u.quicken(time.Millisecond)
+	if n := u.atOnce.Load(); n != pieceMessages/2 {
+		t.Errorf("%d at once", n)
 	}
 }
 

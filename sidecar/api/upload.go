@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sidestream/sdk/api"
@@ -21,7 +23,7 @@ import (
 // they are answered in order.
 const (
 	pieceBytes    = 256 << 10 // of a piece, unless one line is longer
-	pieceMessages = 2000      // of what is sent at once
+	pieceMessages = 2000      // of what is sent at once, where no limit is met
 	piecesAtOnce  = 8         // read, under way, or with answers that the client has not taken
 )
 
@@ -50,7 +52,8 @@ type upload struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	slots  chan struct{}
-	pieces chan *piece // in their order; closed behind the last
+	pieces chan *piece  // in their order; closed behind the last
+	atOnce atomic.Int64 // messages that are sent at once
 
 	// What follows belongs to who reads the body, and to others once pieces is
 	// closed.
@@ -78,7 +81,24 @@ type piece struct {
 	whole   *api.Error // nothing of it was sent, for this
 	results []api.BatchResult
 	entered chan struct{} // closed when the next piece may be sent
-	done    chan struct{} // closed when results are there
+	known   atomic.Int64  // so many of the results are there
+	more    chan struct{} // says that known has grown
+	done    chan struct{} // closed when all are there
+
+	told int // of them, by who reads the answers
+}
+
+func newPiece() *piece {
+	return &piece{body: newBody(), entered: make(chan struct{}), more: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// knows says that the results up to one are there.
+func (p *piece) knows(n int) {
+	p.known.Store(int64(n))
+	select {
+	case p.more <- struct{}{}:
+	default: // it is said already
+	}
 }
 
 // badLine is one that cannot be sent.
@@ -116,7 +136,7 @@ func (u *upload) next() *piece {
 		u.over, u.err = true, u.ctx.Err()
 		return nil
 	}
-	p := &piece{body: newBody(), entered: make(chan struct{}), done: make(chan struct{})}
+	p := newPiece()
 	whole, err := u.fill(p.body, u.rest)
 	switch {
 	case err == io.EOF: // and nothing that wraps it, which is a body that was cut off
@@ -202,77 +222,78 @@ func (u *upload) parse(p *piece, whole []byte) {
 	u.headers(b.messages)
 }
 
-// publish sends a piece and waits for its fate.
+// publish sends a piece, some messages at a time, and waits for their fates.
 func (u *upload) publish(p *piece) {
 	defer close(p.done)
 	var once sync.Once
 	entered := func() { once.Do(func() { close(p.entered) }) }
 	defer entered()
-	p.results = make([]api.BatchResult, len(p.batch.messages))
-	for at := 0; at < len(p.results); {
-		n := min(pieceMessages, u.s.opt.MaxBatch, len(p.results)-at)
-		last := at+n == len(p.results)
-		whole := u.publishSome(p.batch.messages[at:at+n], p.results[at:at+n], func() {
-			if last {
-				entered()
-			}
-		})
-		if at += n; at == n && whole != nil {
-			p.whole = whole
-			for i := at; i < len(p.results); i++ {
-				p.results[i] = p.results[0]
-			}
-			return
+	ms := p.batch.messages
+	p.results = make([]api.BatchResult, len(ms))
+	var bad *api.Error // of the message at badAt
+	for at, badAt := 0, -1; at < len(ms); p.knows(at) {
+		if at == badAt {
+			p.results[at].Offset, p.results[at].Error = -1, bad
+			at++
+			continue
 		}
-	}
-}
-
-// publishSome sends messages and fills in their fates. The error is that of all
-// of them, of which nothing was sent.
-func (u *upload) publishSome(ms []publish.Message, results []api.BatchResult, entered func()) *api.Error {
-	for some := false; len(ms) > 0; {
+		end := at + min(int(u.atOnce.Load()), u.s.opt.MaxBatch, len(ms)-at)
+		if at < badAt {
+			end = min(end, badAt)
+		}
 		o := u.options
-		o.Begun, o.Entered = time.Now(), entered
-		done, err := u.s.opt.Publisher.PublishBatch(u.ctx, u.topic, ms, o)
+		o.Begun = time.Now()
+		if end == len(ms) {
+			o.Entered = entered
+		}
+		done, err := u.s.opt.Publisher.PublishBatch(u.ctx, u.topic, ms[at:end], o)
 		if err == nil {
-			copy(results, done)
-			return nil
+			at += copy(p.results[at:end], done)
+			u.quicken(time.Since(o.Begun))
+			continue
 		}
 		e := asError(err)
 		switch {
-		case e.Code == api.CodeRateLimited && u.hold(e):
-			continue // it was not its fault; the body is read more slowly
-		case e.Line > 0 && e.Line <= len(ms):
+		case e.Code == api.CodeRateLimited && u.hold(e, end-at):
+			// It was not its fault; the body is read more slowly.
+		case e.Line > 0 && e.Line <= end-at:
 			// One message cannot be sent at all, and the others were not either.
-			some = true
-			i := e.Line - 1
-			if i > 0 {
-				_ = u.publishSome(ms[:i], results[:i], func() {}) // it is in the results
+			badAt, bad = at+e.Line-1, ofOne(e)
+		case e.Code == api.CodeRequestTooLarge && end-at > 1:
+			u.atOnce.Store(int64(max(1, (end-at)/16)))
+		default:
+			if at == 0 && (e.Code != api.CodeRequestTooLarge || len(ms) == 1) {
+				p.whole, end = e, len(ms)
 			}
-			results[i].Offset, results[i].Error = -1, ofOne(e)
-			ms, results = ms[i+1:], results[i+1:]
-			continue
-		case e.Code == api.CodeRequestTooLarge && len(ms) > 1:
-			some = true
-			half := len(ms) / 2
-			_ = u.publishSome(ms[:half], results[:half], func() {}) // it is in the results
-			ms, results = ms[half:], results[half:]
-			continue
+			for ; at < end; at++ {
+				p.results[at].Offset, p.results[at].Error = -1, e
+			}
 		}
-		for i := range results {
-			results[i].Offset, results[i].Error = -1, e
-		}
-		if some {
-			return nil
-		}
-		return e
 	}
-	return nil
 }
 
-// hold waits as long as a limit asks for; false when the upload is over.
-func (u *upload) hold(e *api.Error) bool {
-	wait := time.NewTimer(max(time.Duration(e.RetryAfterMillis)*time.Millisecond, 10*time.Millisecond))
+// A limit has what is sent at once pass as a whole, and what follows wait for it.
+// So that answers do not come in heaps with long silences between them, there is
+// less of it where limits make it wait for long.
+const (
+	longHold  = time.Second            // it is less afterwards
+	quickTime = 200 * time.Millisecond // it is more afterwards
+)
+
+func (u *upload) quicken(took time.Duration) {
+	if n := u.atOnce.Load(); took < quickTime && n < pieceMessages {
+		u.atOnce.CompareAndSwap(n, min(2*n, pieceMessages))
+	}
+}
+
+// hold waits as long as a limit asks for so many messages; false when the upload
+// is over.
+func (u *upload) hold(e *api.Error, messages int) bool {
+	after := max(time.Duration(e.RetryAfterMillis)*time.Millisecond, 10*time.Millisecond)
+	if after > longHold {
+		u.atOnce.Store(int64(max(1, messages/2)))
+	}
+	wait := time.NewTimer(after)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -299,25 +320,52 @@ func (u *upload) free(p *piece) {
 	<-u.slots
 }
 
-// begin sends the first lines and waits for their fate. The error is the answer:
-// then nothing was sent and nothing is. Until the answer is written nobody else
-// may read the body, since fasthttp looks at it.
+// begin sends the first lines and waits for the first fates. The error is the
+// answer: then nothing was sent and nothing is. Until the answer is written nobody
+// else may read the body, since fasthttp looks at it.
 func (u *upload) begin() error {
+	u.atOnce.Store(pieceMessages)
 	for !u.over && u.first == nil {
 		u.first = u.next()
 	}
-	switch p := u.first; {
+	p := u.first
+	switch {
 	case p == nil && u.err != nil:
 		return u.reason()
 	case p == nil:
 		return apiError(api.CodeBadRequest, "the batch is empty: send one JSON object a line, or raw lines with ?lines=1")
-	default:
-		u.current = p
-		if u.publish(p); p.whole != nil && len(p.bad) == 0 {
+	}
+	u.current = p
+	if len(p.bad) > 0 && !u.lines && p.isArray() {
+		close(p.done)
+		return apiError(api.CodeBadRequest, "an array is not answered as it goes: send one JSON object a line, or leave Accept: application/x-ndjson out")
+	}
+	if len(p.batch.messages) == 0 && u.over && u.err == nil {
+		close(p.done) // all lines are bad
+		e := *p.bad[0].err
+		e.Message = badRecord(p.bad[0].line, e.Message).Message
+		return &e
+	}
+	u.wg.Go(func() { u.publish(p) })
+	select {
+	case <-p.more:
+	case <-p.done:
+	}
+	select {
+	case <-p.done:
+		if p.whole != nil && len(p.bad) == 0 {
 			return p.whole
 		}
+	default:
 	}
 	return nil
+}
+
+// isArray says whether the first line begins as a JSON array.
+func (p *piece) isArray() bool {
+	b := p.body.b
+	i := skipSpace(b, 0)
+	return i < len(b) && b[i] == '['
 }
 
 // reason is why the body was not read to its end.
@@ -344,17 +392,24 @@ func (u *upload) Read(to []byte) (int, error) {
 		}
 		u.out, u.at = u.out[:0], 0
 		p := u.current
-		if u.current = nil; p == nil {
+		if p == nil {
 			p = <-u.pieces
+			u.current = p
 		}
 		if p == nil {
 			u.ended = true
 			u.tellEnd()
 			continue
 		}
-		<-p.done
-		u.tell(p)
-		u.free(p)
+		select {
+		case <-p.done:
+			u.tell(p, len(p.results))
+			u.tellBad(p, math.MaxInt)
+			u.current = nil
+			u.free(p)
+		case <-p.more:
+			u.tell(p, int(p.known.Load()))
+		}
 	}
 	_ = u.sock.SetWriteDeadline(time.Now().Add(u.s.http.WriteTimeout)) // a failure shows when writing
 	n := copy(to, u.out[u.at:])
@@ -362,33 +417,36 @@ func (u *upload) Read(to []byte) (int, error) {
 	return n, nil
 }
 
-// tell writes the answers of a piece in the order of its lines.
-func (u *upload) tell(p *piece) {
-	bad := p.bad
-	for i := range p.results {
-		for len(bad) > 0 && bad[0].line < p.batch.lines[i] {
-			u.tellBad(bad[0])
-			bad = bad[1:]
-		}
-		l := api.BatchLine{Line: p.batch.lines[i], BatchResult: p.results[i]}
-		switch {
-		case l.Error != nil:
-			u.end.Failed++
-		case l.SpoolID != "":
-			u.end.Spooled++
-		default:
-			u.end.Written++
-		}
-		u.out = append(l.AppendJSON(u.out), '\n')
-	}
-	for _, b := range bad {
-		u.tellBad(b)
+// tell writes the answers of a piece up to a message, in the order of its lines.
+func (u *upload) tell(p *piece, upTo int) {
+	for ; p.told < upTo; p.told++ {
+		line := p.batch.lines[p.told]
+		u.tellBad(p, line)
+		u.tellOne(line, p.results[p.told])
 	}
 }
 
-func (u *upload) tellBad(b badLine) {
-	u.end.Failed++
-	l := api.BatchLine{Line: b.line, BatchResult: api.BatchResult{Offset: -1, Error: b.err}}
+// tellBad writes the answers to bad lines of a piece before a line.
+func (u *upload) tellBad(p *piece, before int) {
+	for len(p.bad) > 0 && p.bad[0].line < before {
+		u.tellOne(p.bad[0].line, api.BatchResult{Offset: -1, Error: p.bad[0].err})
+		p.bad = p.bad[1:]
+	}
+}
+
+func (u *upload) tellOne(line int, r api.BatchResult) {
+	switch {
+	case r.Error != nil:
+		u.end.Failed++
+		e := *r.Error // others may have the same
+		e.Line = line
+		r.Error = &e
+	case r.SpoolID != "":
+		u.end.Spooled++
+	default:
+		u.end.Written++
+	}
+	l := api.BatchLine{Line: line, BatchResult: r}
 	u.out = append(l.AppendJSON(u.out), '\n')
 }
 

@@ -182,7 +182,7 @@ func (b *body) read(ctx context.Context, m *bodyMemory, from io.Reader, length, 
 // it, unless its handler reads it. The memory is the caller's to free. When it
 // cannot be read the request is answered, and ok is false.
 func (s *Server) readBody(ctx *fasthttp.RequestCtx, found *compiled) (b *body, ok bool) {
-	if answersAsItGoes(ctx, found) {
+	if answersAsItGoes(&ctx.Request.Header, found) {
 		return nil, true
 	}
 	packing, err := packingOf(ctx)

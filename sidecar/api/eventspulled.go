@@ -56,7 +56,7 @@ func headerText(m *api.Message, name string) string {
 }
 
 func (c *call) acceptsEvents() bool {
-	return preferred(c.RequestCtx) == typeEvents
+	return preferred(&c.Request.Header) == typeEvents
 }
 
 // answerEvents answers a pull with a batch of CloudEvents. A message that is none

@@ -1,9 +1,29 @@
 package api
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
+
+// A body that is announced as too large is refused before any of it is there; one
+// that is answered as it goes may be of any size.
+func TestAnnouncedBodiesAreRefusedAtOnce(t *testing.T) {
+	s := serve(t, nil)
+	for name, extra := range map[string]string{"said": "", "asked": "Expect: 100-continue\r\n"} {
+		c, r := s.dial()
+		fmt.Fprintf(c, "POST /topics/t HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 1048577\r\n\r\n", extra)
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if status, text := answered(t, r); status != 413 || !strings.Contains(text, "1048577 bytes") {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	body := strings.Repeat("x\n", 1<<20)
+	if status, text := s.post("/topics/t/batch?lines", strings.NewReader(body), asItGoes); status != 200 || !strings.Contains(text, `"written":1048576`) {
+		t.Errorf("%d %.200s", status, text)
+	}
+}
 
 // What would have no effect, or another than is meant, is refused, and the error
 // says what is right.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,6 +135,7 @@ func New(opt Options) (*Server, error) {
 		ErrorHandler: s.unreadable,
 		// A body that is announced as too large is refused before it is sent.
 		ExpectHandler:                s.expect,
+		HeaderReceived:               s.expectToo,
 		Name:                         "sidestream",
 		MaxRequestBodySize:           opt.MaxRequestSize,
 		StreamRequestBody:            true, // bodies are read by readBody, in bounded memory
@@ -311,9 +313,24 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	if n := ctx.Request.Header.ContentLength(); n > s.opt.MaxRequestSize && !s.mayBeLarger(ctx) {
 		e := s.tooLarge(n)
 		s.refuse(ctx, e)
+		closeAfter(ctx)
 		return e.Code.Status()
 	}
 	return fasthttp.StatusContinue
+}
+
+// expectToo has a body that is announced as too large refused by expect, whether
+// the client asks before it sends it or not: of a body whose length is known
+// fasthttp would wait for the first 8 KiB.
+func (s *Server) expectToo(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	if h.ContentLength() > s.opt.MaxRequestSize {
+		path, _, _ := strings.Cut(string(h.RequestURI()), "?")
+		found, _, _ := s.router.find(string(h.Method()), path)
+		if found == nil || !answersAsItGoes(h, found) {
+			h.Set(fasthttp.HeaderExpect, "100-continue")
+		}
+	}
+	return fasthttp.RequestConfig{}
 }
 
 func (s *Server) tooLarge(n int) *api.Error {

@@ -17,23 +17,23 @@ import (
 
 // answersAsItGoes tells that the request is a batch that is answered as it goes:
 // its body is not read before.
-func answersAsItGoes(ctx *fasthttp.RequestCtx, found *compiled) bool {
-	return found.method == fasthttp.MethodPost && found.pattern == "/topics/{topic}/batch" && acceptsLines(ctx)
+func answersAsItGoes(h *fasthttp.RequestHeader, found *compiled) bool {
+	return found.method == fasthttp.MethodPost && found.pattern == "/topics/{topic}/batch" && preferred(h) == api.ContentTypeNDJSON
 }
 
 // mayBeLarger tells so of a request whose body did not begin yet.
 func (s *Server) mayBeLarger(ctx *fasthttp.RequestCtx) bool {
 	found, _, _ := s.router.find(string(ctx.Method()), string(ctx.URI().PathOriginal()))
-	return found != nil && answersAsItGoes(ctx, found)
+	return found != nil && answersAsItGoes(&ctx.Request.Header, found)
 }
 
 func acceptsLines(ctx *fasthttp.RequestCtx) bool {
-	return preferred(ctx) == api.ContentTypeNDJSON
+	return preferred(&ctx.Request.Header) == api.ContentTypeNDJSON
 }
 
 // preferred is the first media type that Accept names.
-func preferred(ctx *fasthttp.RequestCtx) string {
-	first, _, _ := bytes.Cut(ctx.Request.Header.Peek("Accept"), []byte{','})
+func preferred(h *fasthttp.RequestHeader) string {
+	first, _, _ := bytes.Cut(h.Peek("Accept"), []byte{','})
 	return mediaType(string(first))
 }
 

@@ -225,6 +225,9 @@ func (s *Spool) append(groups []group, now time.Time) error {
 	if closed {
 		return errClosed
 	}
+	if err := s.keepNonces(); err != nil {
+		return err
+	}
 	base, _, err := s.journal.Append(raws, -1, now)
 	if err != nil {
 		return err
@@ -245,6 +248,8 @@ func (s *Spool) appendError(err error) *api.Error {
 	switch {
 	case errors.Is(err, errClosed):
 		return api.NewError(api.CodeDraining, err.Error())
+	case errors.Is(err, errNonce):
+		return refused(err.Error() + "; nothing was taken")
 	case errors.Is(err, commitlog.ErrNoSpace):
 		return refused("the disk of the spool is full; nothing was taken")
 	case errors.Is(err, commitlog.ErrOffline):

@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -187,25 +185,4 @@ func (e entry) each(above int64, yield func(event)) error {
 		}
 	}
 	return nil
-}
-
-// An id is the spool's nonce, which no other spool has, and the event's number.
-const nonceLength = 16
-
-func appendID(b []byte, nonce string, seq int64) []byte {
-	b = append(b, nonce...)
-	b = append(b, '-')
-	return strconv.AppendInt(b, seq, 36)
-}
-
-func idOf(nonce string, seq int64) string { return string(appendID(nil, nonce, seq)) }
-
-// parseID is the number of an id of this spool.
-func parseID(nonce, id string) (seq int64, ok bool) {
-	rest, ok := strings.CutPrefix(id, nonce+"-")
-	if !ok || strings.ToLower(rest) != rest {
-		return 0, false
-	}
-	seq, err := strconv.ParseInt(rest, 36, 64)
-	return seq, err == nil && seq > 0 && idOf(nonce, seq) == id
 }

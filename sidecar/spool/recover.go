@@ -1,20 +1,31 @@
 package spool
 
 import (
+	"fmt"
+
 	"sidestream/broker/record"
 )
 
 // recover finds by the marks and the journal what is to be sent. Nothing else
 // runs yet. Without marks everything may have been sent, to anywhere.
 func (s *Spool) recover(marks []mark, lost bool) error {
+	end := s.journal.EndOffset()
 	for _, m := range marks {
+		// Numbers that the journal has not got to are given anew: the marks are of
+		// a later time than the journal, as in a copy of files that were in use.
+		m.Settled, m.Upto = min(m.Settled, end-1), min(m.Upto, end-1)
 		l := s.laneOf(m.key())
 		l.settled, l.upto, l.from, l.onDisk = m.Settled, m.Upto, m.From, m
 	}
 	if err := s.openParked(); err != nil {
 		return err
 	}
-	end := s.journal.EndOffset()
+	for _, l := range s.lanes {
+		if l.parkedEnd() > end {
+			return fmt.Errorf("%s has messages up to number %d, the journal only to %d: the files are of different times, as in a copy of a folder in use; "+
+				"move the folder away, or put a sound copy in its place", l.parked.name, l.parkedEnd()-1, end-1)
+		}
+	}
 	for at := s.journal.StartOffset(); at < end; {
 		b, next, err := s.read(at, loadBytes)
 		if err != nil {

@@ -53,7 +53,7 @@ func text(b []byte) (plain, base *string) {
 	return nil, &s
 }
 
-func rejectedOf(nonce string, key laneKey, e event, why *api.Error, now time.Time) Rejected {
+func rejectedOf(nonce nonces, key laneKey, e event, why *api.Error, now time.Time) Rejected {
 	r := Rejected{ID: idOf(nonce, e.seq), Topic: key.topic, Partition: key.partition, TS: e.timestamp, Rejected: now, Error: why}
 	r.Key, r.Key64 = text(e.key)
 	r.Value, r.Value64 = text(e.value)

@@ -17,13 +17,10 @@ package spool
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,7 +77,7 @@ type Spool struct {
 	cfg     Config
 	fsys    disk.FS
 	dir     string
-	nonce   string
+	nonce   nonces // of the ids
 	next    Publisher
 	brokers Brokers
 	sender  Sender
@@ -96,6 +93,7 @@ type Spool struct {
 	looking   chan struct{} // who looks at what is in partitions, some at a time: it takes memory
 	keeping   turn          // gives room back and moves entries
 	accepting turn          // appends to the journal and the lanes' order are one step
+	nonceKept bool          // the nonces are synced; of whose turn it is to append
 
 	reserved    atomic.Int64           // bytes that are being accepted
 	parkedBytes atomic.Int64           // of files of parked messages
@@ -130,10 +128,7 @@ type turn chan struct{}
 func (t turn) take()  { t <- struct{}{} }
 func (t turn) leave() { <-t }
 
-const (
-	nonceName   = "nonce"
-	journalName = "journal"
-)
+const journalName = "journal"
 
 // Open opens the spool's files and finds what is to be sent; Start begins to.
 func Open(cfg Config, deps Deps) (*Spool, error) {
@@ -181,7 +176,7 @@ func (s *Spool) open() (err error) {
 			return err
 		}
 	}
-	if s.nonce, err = readNonce(s.fsys, s.dir); err != nil {
+	if s.nonce, err = readNonces(s.fsys, s.dir); err != nil {
 		return err
 	}
 	if s.memory, err = openMemory(s.fsys, s.dir); errors.Is(err, errMemoryLost) {
@@ -209,7 +204,10 @@ func (s *Spool) open() (err error) {
 	if lost = lost && s.journal.EndOffset() > 0; lost {
 		s.log.Error("the spool's marks are lost: what may have been sent is looked for in whole partitions", zap.Error(why))
 	}
-	return s.recover(marks, lost)
+	if err := s.recover(marks, lost); err != nil {
+		return err
+	}
+	return s.beginNonce()
 }
 
 func ignoreMissing(err error) error {
@@ -228,26 +226,6 @@ func journalConfig(cfg Config) commitlog.Config {
 	c.Retention, c.RetentionBytes = -1, -1
 	c.MaxBatchBytes = 1<<31 - 1
 	return c
-}
-
-// readNonce reads what the ids begin with, or makes it at the first start.
-func readNonce(fsys disk.FS, dir string) (string, error) {
-	name := dir + "/" + nonceName
-	b, err := disk.ReadFile(fsys, name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		raw := make([]byte, nonceLength/2)
-		_, _ = rand.Read(raw) // it never fails
-		nonce := hex.EncodeToString(raw)
-		return nonce, disk.WriteFileAtomic(fsys, dir, name, []byte(nonce+"\n"))
-	case err != nil:
-		return "", err
-	}
-	nonce := strings.TrimSpace(string(b))
-	if raw, err := hex.DecodeString(nonce); err != nil || len(raw) != nonceLength/2 {
-		return "", fmt.Errorf("%s: %q is not %d digits of hexadecimal", name, nonce, nonceLength)
-	}
-	return nonce, nil
 }
 
 // Start begins to send.

@@ -174,7 +174,8 @@ func TestBrokersAway(t *testing.T) {
 			t.Errorf("%+v, %v", ev, err)
 		}
 	}
-	for _, id := range []string{"", "x", r.nonce, r.nonce + "-0", r.nonce + "--5", r.nonce + "-zzzzzz", r.nonce + "-1 ", strings.ToUpper(ids[0]), r.nonce + "-01"} {
+	nonce := r.nonce.of(1)
+	for _, id := range []string{"", "x", nonce, nonce + "-0", nonce + "--5", nonce + "-zzzzzz", nonce + "-1 ", strings.ToUpper(ids[0]), nonce + "-01"} {
 		if ev, err := r.Event(id); codeOf(err) != api.CodeNotFound {
 			t.Errorf("%q: %+v, %v", id, ev, err)
 		}

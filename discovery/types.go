@@ -80,7 +80,8 @@ type Sidecar struct {
 	ID      string `json:"id"`
 	Address string `json:"address"` // of its HTTP API
 	Version string `json:"version"`
-	Nonce   string `json:"nonce"` // of the data folder
+	Nonce   string `json:"nonce"`             // of the data folder
+	Process string `json:"process,omitempty"` // made at each start
 	Session string `json:"session"`
 	Service string `json:"service"`
 }

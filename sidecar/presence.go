@@ -28,7 +28,8 @@ type presence struct {
 	store   discovery.Store
 	log     *zap.Logger
 	id      string
-	nonce   string
+	nonce   string // of the data folder
+	process string // of this process alone
 	address string // host:port
 	service string // ID of the registration
 
@@ -36,14 +37,16 @@ type presence struct {
 	mu           sync.Mutex
 	session      discovery.Session
 	registration discovery.Registration
-	live         int // sidecars, as last counted
+	live         int    // sidecars, as last counted
+	held         bool   // the key was ours in this process's life
+	rival        string // who else has our folder's identity, "": nobody
 	trouble      string
 	away         time.Time // since when the store cannot be used; zero: it can
 	failures     int       // since then
 }
 
 func newPresence(store discovery.Store, log *zap.Logger, id, nonce, address string) *presence {
-	return &presence{store: store, log: log, id: id, nonce: nonce, address: address,
+	return &presence{store: store, log: log, id: id, nonce: nonce, process: discovery.NewNonce(), address: address,
 		service: discovery.ServiceSidecar + "-" + id, live: 1, trouble: "not reached yet"}
 }
 
@@ -73,9 +76,11 @@ func (p *presence) liveSidecars() int {
 // any more allows that for unprovenMax.
 func (p *presence) cause(unprovenMax time.Duration) (cause string, serves bool) {
 	p.mu.Lock()
-	session, trouble := p.session, p.trouble
+	session, trouble, rival := p.session, p.trouble, p.rival
 	p.mu.Unlock()
 	switch {
+	case rival != "":
+		return rival, false
 	case session == nil:
 		return "coordination store: " + trouble, false
 	case session.Ownership() == discovery.Lost:
@@ -105,7 +110,12 @@ func (p *presence) run(ctx context.Context) error {
 			return fmt.Errorf("id: %q: %w", p.id, err)
 		}
 		if err != nil {
-			p.setTrouble(err)
+			if errors.Is(err, errCopy) {
+				p.usable() // nothing is amiss with the store
+				backoff = rivalPause
+			} else {
+				p.setTrouble(err)
+			}
 			select {
 			case <-time.After(backoff/2 + rand.N(backoff)):
 			case <-ctx.Done():
@@ -182,12 +192,15 @@ func (p *presence) appear(ctx context.Context) error {
 		p.registration = r
 		p.mu.Unlock()
 	}
+	if err := p.refuseCopy(ctx); err != nil {
+		return err
+	}
 	session, err := p.store.NewSession(ctx, "sidecar "+p.id)
 	if err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
 	value := discovery.Encode(discovery.Sidecar{ID: p.id, Address: p.address, Version: Version,
-		Nonce: p.nonce, Session: session.ID(), Service: p.service})
+		Nonce: p.nonce, Process: p.process, Session: session.ID(), Service: p.service})
 	if err := discovery.ClaimID(ctx, p.store, session, discovery.KeySidecar(p.id), value, p.nonce); err != nil {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -195,7 +208,7 @@ func (p *presence) appear(ctx context.Context) error {
 		return err
 	}
 	p.mu.Lock()
-	p.session = session
+	p.session, p.held = session, true
 	p.mu.Unlock()
 	p.log.Info("in the coordination store", zap.String("id", p.id), zap.String("session", session.ID()))
 	return nil

@@ -170,7 +170,7 @@ func (s *Sidecar) open(bound string) (err error) {
 		s.log.Error("the file of positions could not be read; it was set aside, and the coordination store's positions are taken", zap.String("file", aside))
 	}
 	s.checkpointer = offsets.NewCheckpointer(s.store, offsets.CheckpointOptions{
-		Owner: s.id.ID, Nonce: s.id.Nonce, Logger: s.log.Named("checkpoint"), Registerer: s.registry,
+		Owner: s.id.ID, Nonce: s.presence.process, Logger: s.log.Named("checkpoint"), Registerer: s.registry,
 		Interval: func() time.Duration {
 			if every := s.live.Load().CheckpointInterval; every > 0 {
 				return every

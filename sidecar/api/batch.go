@@ -27,6 +27,11 @@ func (s *Server) publishBatch(c *call) error {
 	if err != nil {
 		return err
 	}
+	taken, err := s.memory.takeBatch(s.ctx, c.PostBody(), lines, s.opt.MaxBatch)
+	if err != nil {
+		return err
+	}
+	defer func() { s.memory.give(taken) }()
 	var b *batch
 	if c.sendsEvents() {
 		b, err = readEvents(c.PostBody(), s.opt.MaxBatch)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -58,6 +59,7 @@ func TestAServerShortOfFileDescriptorsGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	<-warned
 	for _, f := range files {
 		_ = f.Close()

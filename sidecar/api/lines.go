@@ -159,6 +159,38 @@ func eachLine(body []byte, f func(line int, b []byte) error) error {
 	return nil
 }
 
+// cutLine takes the first line that is not blank off some lines, and tells how
+// many blank ones were before it. To the letter only a line without a byte is
+// blank; else spaces before the line are left out, too. A few packed bytes stand
+// for a great many blank lines, so it makes no more of them than a look at each
+// byte.
+func cutLine(b []byte, lines bool) (blank int, line, rest []byte) {
+	for i, c := range b {
+		switch {
+		case c == '\n':
+			blank++
+		case !lines && (c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'):
+		default:
+			line, rest, _ = bytes.Cut(b[i:], []byte{'\n'})
+			return blank, line, rest
+		}
+	}
+	return blank, nil, nil
+}
+
+// cutLines is how many bytes the first most lines take that are not blank, and
+// how many lines those are.
+func cutLines(b []byte, lines bool, most int) (size, n int) {
+	rest := b
+	for n < most && len(rest) > 0 {
+		var line []byte
+		if _, line, rest = cutLine(rest, lines); len(line) > 0 {
+			n++
+		}
+	}
+	return len(b) - len(rest), n
+}
+
 func rawLines(body []byte, out *batch) {
 	_ = eachLine(body, func(n int, b []byte) error { // f never fails
 		out.add(n, publish.Message{Value: b})

@@ -23,6 +23,7 @@ import (
 // they are answered in order.
 const (
 	pieceBytes    = 256 << 10 // of a piece, unless one line is longer
+	pieceLines    = 4000      // that are not blank, of a piece
 	pieceMessages = 2000      // of what is sent at once, where no limit is met
 	piecesAtOnce  = 8         // read, under way, or with answers that the client has not taken
 )
@@ -57,11 +58,12 @@ type upload struct {
 
 	// What follows belongs to who reads the body, and to others once pieces is
 	// closed.
-	first *piece
-	rest  []byte // the beginning of a line
-	line  int    // the last that was read
-	over  bool
-	err   error // why reading ended early
+	first   *piece
+	rest    []byte // what the next piece begins with
+	bodyEnd error  // of the body, which rest is the last of
+	line    int    // the last that was read
+	over    bool
+	err     error // why reading ended early
 
 	// What follows belongs to who reads the answers.
 	reading bool // read was begun
@@ -76,6 +78,7 @@ type upload struct {
 type piece struct {
 	body  *body
 	batch *batch
+	taken int64 // for its messages, of the memory for bodies
 	bad   []badLine
 
 	whole   *api.Error // nothing of it was sent, for this
@@ -136,17 +139,28 @@ func (u *upload) next() *piece {
 		u.over, u.err = true, u.ctx.Err()
 		return nil
 	}
+	u.awaitMemory()
 	p := newPiece()
 	whole, err := u.fill(p.body, u.rest)
-	switch {
-	case err == io.EOF: // and nothing that wraps it, which is a body that was cut off
-		u.over = true
+	if err == io.EOF { // and nothing that wraps it, which is a body that was cut off
 		whole = len(p.body.b) // the last line needs no end
+	}
+	cut, n := cutLines(p.body.b[:whole], u.lines, pieceLines)
+	switch {
+	case cut < whole:
+		u.bodyEnd = err // once the rest is read
+	case err == io.EOF:
+		u.over = true
 	case err != nil:
 		u.over, u.err = true, err
 	}
-	u.rest = append(u.rest[:0], p.body.b[whole:]...)
-	u.parse(p, p.body.b[:whole])
+	if n > 0 {
+		if err := u.takePiece(p, n, cut); err != nil {
+			u.over, u.err, cut, n = true, err, 0, 0
+		}
+	}
+	u.rest = append(u.rest[:0], p.body.b[cut:]...)
+	u.parse(p, p.body.b[:cut], n)
 	if len(p.batch.messages) == 0 && len(p.bad) == 0 {
 		u.free(p)
 		return nil
@@ -154,14 +168,17 @@ func (u *upload) next() *piece {
 	return p
 }
 
-// fill begins a piece with the rest of the one before and reads until it has a
-// whole line. whole is how much of it is whole lines; the error is that of the
-// body.
+// fill begins a piece with the rest of the one before, and reads until it has a
+// whole line if there is none in that. whole is how much of it is whole lines;
+// the error is that of the body.
 func (u *upload) fill(b *body, rest []byte) (whole int, err error) {
 	if err := b.grow(u.ctx, u.s.memory, max(pieceBytes, len(rest)+1)); err != nil {
 		return 0, err
 	}
 	b.b = append(b.b, rest...)
+	if i := bytes.LastIndexByte(rest, '\n'); i >= 0 || u.bodyEnd != nil {
+		return i + 1, u.bodyEnd
+	}
 	most := max(u.s.opt.MaxRequestSize, pieceBytes)
 	for {
 		if len(b.b) == cap(b.b) {
@@ -185,21 +202,19 @@ func (u *upload) fill(b *body, rest []byte) (whole int, err error) {
 	}
 }
 
-// parse reads the lines of a piece.
-func (u *upload) parse(p *piece, whole []byte) {
-	p.batch = newBatch(0, len(whole))
+// parse reads the lines of a piece, of which n are not blank.
+func (u *upload) parse(p *piece, whole []byte, n int) {
+	p.batch = newBatch(n, len(whole))
 	b := p.batch
 	for len(whole) > 0 {
-		line := whole
-		if i := bytes.IndexByte(whole, '\n'); i >= 0 {
-			line, whole = whole[:i], whole[i+1:]
-		} else {
-			whole = nil
+		var blank int
+		var line []byte
+		blank, line, whole = cutLine(whole, u.lines)
+		u.line += blank
+		if len(line) == 0 {
+			break
 		}
 		u.line++
-		if len(line) == 0 {
-			continue
-		}
 		var err error
 		if u.lines {
 			b.add(u.line, publish.Message{Value: line})
@@ -317,6 +332,7 @@ func ofOne(e *api.Error) *api.Error {
 func (u *upload) free(p *piece) {
 	p.batch.free()
 	p.body.free(u.s.memory)
+	u.s.memory.give(p.taken)
 	<-u.slots
 }
 

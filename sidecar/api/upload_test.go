@@ -39,13 +39,17 @@ func TestUploadHoweverItArrives(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		var body bytes.Buffer
 		var want, lines []string
-		for i := range 1 + rnd.IntN(3000) {
-			n := rnd.IntN(300)
+		count, length := 1+rnd.IntN(3000), 300
+		if seed%3 == 0 { // more of them than a piece has
+			count, length = 30_000, 3
+		}
+		for i := range count {
+			n := rnd.IntN(length)
 			switch rnd.IntN(200) {
 			case 0:
 				n = 0
 			case 1:
-				n = rnd.IntN(700_000)
+				n = rnd.IntN(700_000 * length / 300)
 			}
 			line := strings.Repeat(string(rune('a'+i%26)), n)
 			if n > 0 {

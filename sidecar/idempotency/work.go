@@ -137,7 +137,7 @@ func (w *work) send(at []int) (errs []*api.Error, err error) {
 		errs[i] = r.Error
 	}
 	if count(w.fates, open) > 0 {
-		e.ask = w.o.Ack == publish.AckSpool
+		e.ask = w.o.Ack == publish.AckSpool || w.o.MaySpool
 		e.flight = f
 		if f.landed() {
 			w.fates = e.land(w.fates)

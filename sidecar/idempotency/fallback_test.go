@@ -1,0 +1,26 @@
+package idempotency
+
+import (
+	"testing"
+
+	"sidestream/sdk/api"
+	"sidestream/sidecar/publish"
+)
+
+// The brokers were away, and the spool's disk failed while it took their place: the
+// message is in the spool all the same, and its repeat finds it there.
+func TestWhatTheSpoolMayHaveIsAskedFor(t *testing.T) {
+	r := newRig(t, nil)
+	instead := func(_ *publish.Message, o *publish.Options) { o.MaySpool = true }
+	r.world.next(lostAbsent)
+	if _, _, err := r.post("k", instead); !isCode(err, api.CodeUnknownOutcome) {
+		t.Fatalf("got %v, want %s", err, api.CodeUnknownOutcome)
+	}
+	e := r.entries[keyDigest("k")]
+	r.world.mu.Lock()
+	r.world.held[recordID("n", e.key, e.request)] = api.BatchResult{Partition: 2, Offset: -1, SpoolID: "spool-z"}
+	r.world.mu.Unlock()
+	if got, again, err := r.post("k", instead); err != nil || !again || got.SpoolID != "spool-z" {
+		t.Errorf("%+v, replayed %v, %v; want what the spool has", got, again, err)
+	}
+}

@@ -31,10 +31,12 @@ type lane struct {
 	why   atomic.Pointer[string] // why the last attempt brought nothing; nil when nothing is known to be amiss
 	stuck atomic.Bool            // messages wait, and attempts bring nothing
 
-	// mu guards queue and running.
+	// mu guards what follows.
 	mu      sync.Mutex
 	queue   []*piece
-	running bool // send runs, and will look at the queue once more
+	running bool   // send runs, and will look at the queue once more
+	entered uint64 // pieces, ever
+	waiters []waiter
 
 	// What follows is the sending goroutine's own, and of the client's that
 	// writes its request while it waits.
@@ -59,6 +61,7 @@ func (l *lane) enter(pc *piece) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, pc)
+	l.entered++
 	if !l.running {
 		l.running = true
 		l.p.senders.Go(l.send)
@@ -67,11 +70,15 @@ func (l *lane) enter(pc *piece) {
 
 // more says whether anything is left to send; when not, the goroutine ends.
 func (l *lane) more() bool {
-	if !l.b.empty() || l.head < len(l.taken) {
+	if !l.b.empty() {
 		return true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.pass(len(l.taken) - l.head + len(l.queue))
+	if l.head < len(l.taken) {
+		return true
+	}
 	if l.running = len(l.queue) > 0; !l.running {
 		l.setStuck(false) // nobody waits: whoever comes may try
 	}

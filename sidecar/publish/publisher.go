@@ -43,6 +43,10 @@ type Options struct {
 	// MaySpool says that the caller takes a place in the spool in place of
 	// brokers_unavailable. A Publisher itself has no spool.
 	MaySpool bool
+	// Sequence, if not nil, is shared by requests that are to be written in the
+	// order in which they begin: each when the one before has Entered or ended. A
+	// Publisher itself keeps that order anyway.
+	Sequence *Sequence
 	// Entered, if not nil, is called once, when all messages of the request
 	// that could be sent have their place in the order of their partitions: a
 	// later request's messages come after them. It must not block.

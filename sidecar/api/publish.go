@@ -31,6 +31,9 @@ func (s *Server) publishOptionsOf(c *call) (publish.Options, error) {
 		return o, bad("ack", ack, "all, leader or spool")
 	}
 	o.MaySpool = prefersAsync(c)
+	if o.MaySpool && acceptsLines(c.RequestCtx) {
+		o.Sequence = publish.NewSequence() // of the pieces of one batch
+	}
 	var err error
 	if o.IdempotencyKey, err = idempotencyKey(c); err != nil {
 		return o, err

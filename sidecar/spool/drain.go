@@ -2,7 +2,6 @@ package spool
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -101,6 +100,9 @@ func (s *Spool) sendStep(l *lane, step []entry) *api.Error {
 		return s.rejectEntries(l, step, never)
 	}
 	if why != nil {
+		return why
+	}
+	if why := s.letPass(l, step[len(step)-1].next-1); why != nil {
 		return why
 	}
 	if why := s.lookFirst(l); why != nil {
@@ -344,7 +346,7 @@ func (s *Spool) send(l *lane, step []entry, events []event) *api.Error {
 				return nil
 			}
 			s.settleEvents(l, step, events[:i], outs[:i])
-			return s.reject(l, step, events[i:i+1], s.told(l.key.topic, events[i], never, err))
+			return s.refused(l, step, events[i], s.told(l.key.topic, events[i], never, err))
 		}
 	}
 	s.settleEvents(l, step, events, outs)
@@ -403,63 +405,4 @@ func (s *Spool) done(l *lane, step []entry, seq int64, events int) {
 	}
 	s.settle(l, seq, events)
 	poke(s.wake)
-}
-
-// reject moves events, the next ones of a lane, to the file of rejected messages.
-func (s *Spool) reject(l *lane, step []entry, events []event, why *api.Error) *api.Error {
-	now := time.Now()
-	lines := make([][]byte, len(events))
-	for i, ev := range events {
-		line, err := json.Marshal(rejectedOf(s.nonce, l.key, ev, why, now))
-		if err != nil {
-			return api.NewError(api.CodeInternal, err.Error())
-		}
-		lines[i] = line
-	}
-	places, err := s.rejects.add(lines)
-	if err != nil {
-		return api.NewError(api.CodeInternal, fmt.Sprintf("a message that can never be written (%s) cannot be rejected: %v", why.Message, err))
-	}
-	outs := make([]outcome, len(events))
-	for i, ev := range events {
-		outs[i] = outcome{seq: ev.seq, offset: -2 - places[i], partition: l.key.partition}
-	}
-	s.metrics.rejected.WithLabelValues(string(why.Code)).Add(float64(len(events)))
-	s.log.Warn("spooled messages that can never be written are rejected", zap.Stringer("partition", l.key), zap.Int("messages", len(events)),
-		zap.String("why", why.Message), zap.String("file", s.dir+"/"+RejectsName))
-	s.settleEvents(l, step, events, outs)
-	return nil
-}
-
-// rejectEntries moves all events of entries to the file of rejected messages,
-// except for those that are written already.
-func (s *Spool) rejectEntries(l *lane, step []entry, why *api.Error) *api.Error {
-	for i, e := range step {
-		if e.raw == nil {
-			step = step[:i]
-			break
-		}
-	}
-	events, err := s.eventsOf(l, step)
-	if err != nil {
-		return api.NewError(api.CodeInternal, err.Error())
-	}
-	if len(events) == 0 {
-		return nil
-	}
-	return s.reject(l, step, events, why)
-}
-
-// rejectDamaged settles an entry whose bytes are lost.
-func (s *Spool) rejectDamaged(l *lane, e entry) *api.Error {
-	events := []event{}
-	s.mu.Lock()
-	for seq := max(e.base, l.settled) + 1; seq < e.next; seq++ {
-		events = append(events, event{seq: seq})
-	}
-	s.mu.Unlock()
-	if len(events) == 0 {
-		return nil
-	}
-	return s.reject(l, []entry{e}, events, errDamaged)
 }

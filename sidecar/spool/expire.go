@@ -11,7 +11,7 @@ import (
 // where the configuration says so, and why. What may be written already is not.
 func (s *Spool) expired(l *lane, e entry) (*api.Error, bool) {
 	s.mu.Lock()
-	sent := l.unsure && e.base < l.upto
+	sent := (l.unsure || len(l.found) > 0) && e.base < l.upto
 	s.mu.Unlock()
 	if sent {
 		return nil, false

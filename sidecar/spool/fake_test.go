@@ -247,6 +247,13 @@ func (s *sender) Send(recs []*kgo.Record) []error {
 type live struct {
 	b     *brokers
 	calls int
+	ahead []<-chan struct{} // what is on its way; guarded by b.mu
+}
+
+func (l *live) Ahead(string, string, int32) []<-chan struct{} {
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	return l.ahead
 }
 
 func (l *live) Publish(ctx context.Context, topic string, m publish.Message, o publish.Options) (api.Published, error) {

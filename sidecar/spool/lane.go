@@ -36,11 +36,16 @@ type lane struct {
 	missing time.Time       // since when the brokers deny it; zero: they do not
 	single  bool            // send one by one, since one of the first entry is refused
 
+	// Of its goroutine: what the publisher has on its way, which comes before the
+	// events up to cleared.
+	ahead   []<-chan struct{}
+	cleared int64
+
 	changed chan struct{} // closed when settled or away changes, and renewed
 }
 
 func (s *Spool) newLane(key laneKey) *lane {
-	l := &lane{key: key, settled: -1, last: -1, first: -1, from: -1, upto: -1, onDisk: mark{From: -1, Upto: -1},
+	l := &lane{key: key, settled: -1, last: -1, first: -1, from: -1, upto: -1, cleared: -1, onDisk: mark{From: -1, Upto: -1},
 		loaded: make(chan struct{}, 1), changed: make(chan struct{})}
 	s.lanes[key] = l
 	return l

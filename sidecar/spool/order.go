@@ -51,27 +51,58 @@ func (s *Spool) PublishBatch(ctx context.Context, topic string, ms []publish.Mes
 		return s.next.PublishBatch(ctx, topic, ms, o)
 	}
 	o = enteredOnce(o)
+	at := s.placeOf(ms, o)
 	if o.Ack == publish.AckSpool || s.isAway(topic, ms, o) {
 		return s.accept(ctx, topic, ms, o, true)
 	}
 	err := s.behind(ctx, topic, ms, o)
-	if err != nil {
-		if s.mayTake(err, o) {
-			return s.accept(ctx, topic, ms, o, true)
-		}
-		return nil, err
+	var results []api.BatchResult
+	if err == nil {
+		results, err = s.next.PublishBatch(ctx, topic, ms, o)
 	}
-	results, err := s.next.PublishBatch(ctx, topic, ms, o)
 	if err != nil {
-		if s.mayTake(err, o) {
-			return s.accept(ctx, topic, ms, o, true)
+		var taken []api.BatchResult
+		var refused error
+		if s.mayTake(err, o) && at.ifLast(func() { taken, refused = s.accept(ctx, topic, ms, o, true) }) {
+			return taken, refused
 		}
 		return nil, err
 	}
 	if slices.ContainsFunc(results, func(r api.BatchResult) bool { return r.Error == nil }) {
 		s.remember(topic)
 	}
-	return s.takeRest(ctx, topic, ms, results, o), nil
+	if !slices.ContainsFunc(results, func(r api.BatchResult) bool { return r.Error != nil && s.mayTake(r.Error, o) }) {
+		return results, nil
+	}
+	if !at.ifLast(func() { results = s.takeRest(ctx, topic, ms, results, o, false) }) {
+		results = s.takeRest(ctx, topic, ms, results, o, true)
+	}
+	return results, nil
+}
+
+// place is that of a request in its Sequence, where it has one.
+type place struct {
+	in *publish.Sequence
+	n  int
+}
+
+// placeOf is nowhere for a request whose order does not count, or which the spool
+// takes in no other's place.
+func (s *Spool) placeOf(ms []publish.Message, o publish.Options) place {
+	if o.Sequence == nil || !s.cfg.Fallback || !slices.ContainsFunc(ms, func(m publish.Message) bool { return m.Key != nil || m.Partition != nil }) {
+		return place{}
+	}
+	return place{o.Sequence, o.Sequence.Begin()}
+}
+
+// ifLast calls do unless later requests of the sequence have begun: those may be
+// written by now, or wait to be, and what goes to the spool comes behind them.
+func (p place) ifLast(do func()) bool {
+	if p.in == nil {
+		do()
+		return true
+	}
+	return p.in.IfLast(p.n, do)
 }
 
 // enteredOnce makes Entered be called once, though first the brokers and then the
@@ -112,11 +143,9 @@ func (s *Spool) mayTake(err error, o publish.Options) bool {
 
 // takeRest takes those messages of a batch that the brokers certainly have not.
 // One without a key may go to any partition; of the others the order counts: a
-// message stays refused when a later one of its partition is written, or may be.
-func (s *Spool) takeRest(ctx context.Context, topic string, ms []publish.Message, results []api.BatchResult, o publish.Options) []api.BatchResult {
-	if !slices.ContainsFunc(results, func(r api.BatchResult) bool { return r.Error != nil && s.mayTake(r.Error, o) }) {
-		return results
-	}
+// message stays refused when a later one of its partition is written, or may be,
+// of which later says that another request has them.
+func (s *Spool) takeRest(ctx context.Context, topic string, ms []publish.Message, results []api.BatchResult, o publish.Options, later bool) []api.BatchResult {
 	t, err := s.topic(ctx, topic)
 	if err != nil {
 		return results
@@ -127,7 +156,7 @@ func (s *Spool) takeRest(ctx context.Context, topic string, ms []publish.Message
 	for i := len(results) - 1; i >= 0; i-- {
 		e := results[i].Error
 		partition, ordered := orderedIn(ms[i], t.Partitions)
-		if e != nil && s.mayTake(e, o) && !(ordered && passed[partition]) {
+		if e != nil && s.mayTake(e, o) && !(ordered && (later || passed[partition])) {
 			which = append(which, i)
 			continue
 		}

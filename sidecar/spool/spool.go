@@ -58,6 +58,9 @@ type Sender interface {
 type Publisher interface {
 	Publish(ctx context.Context, topic string, m publish.Message, o publish.Options) (api.Published, error)
 	PublishBatch(ctx context.Context, topic string, ms []publish.Message, o publish.Options) ([]api.BatchResult, error)
+	// Ahead are closed when what has its place in a partition's order now is not
+	// on its way any more.
+	Ahead(topic, uuid string, partition int32) []<-chan struct{}
 }
 
 // Deps are what a Spool works with beside its Config.

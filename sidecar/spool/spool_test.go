@@ -387,7 +387,7 @@ func TestFallbackOfPartOfABatch(t *testing.T) {
 		t.Error(got)
 	}
 	refused := []api.BatchResult{{Error: unavailable("")}, {Offset: 5}, {Error: unavailable("")}}
-	got := r.takeRest(t.Context(), "t", []publish.Message{{Value: []byte("d"), Partition: &one}, {Value: []byte("e"), Partition: &one}, {Value: []byte("f"), Partition: &one}}, refused, publish.Options{MaySpool: true})
+	got := r.takeRest(t.Context(), "t", []publish.Message{{Value: []byte("d"), Partition: &one}, {Value: []byte("e"), Partition: &one}, {Value: []byte("f"), Partition: &one}}, refused, publish.Options{MaySpool: true}, false)
 	if got[0].Error == nil || got[1].Offset != 5 || got[2].SpoolID == "" {
 		t.Errorf("%+v", got)
 	}

@@ -115,7 +115,9 @@ func ofTracing(name string) bool {
 // recordID is the id in the header of the records of a request: of one alone it
 // is the id itself, of those of a batch the id, a dash and their number from 0.
 // It is the same in each repeat, so that whoever reads a record twice can tell;
-// and it is of this sidecar alone, since others may be given the same key.
+// and it is of this sidecar alone, since others may be given the same key. Only
+// sidecars with copies of one data folder share it, for the same request under
+// the same key: that counts as one publish, and no other request has its id.
 func recordID(nonce string, key, request digest) string {
 	h := sha256.New()
 	h.Write([]byte(nonce)) // a hash never fails

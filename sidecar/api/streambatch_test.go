@@ -431,3 +431,22 @@ func TestBatchLineIsJSON(t *testing.T) {
 		}
 	}
 }
+
+// The parts of a batch that the spool may take know of each other.
+func TestStreamedBatchIsOneSequence(t *testing.T) {
+	s := serve(t, nil)
+	body := strings.Repeat(strings.Repeat("x", 99)+"\n", 10_000) // of several pieces
+	if status, text := s.post("/topics/t/batch?lines", strings.NewReader(body), asItGoes, "Prefer: respond-async"); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	s.sink.mu.Lock()
+	defer s.sink.mu.Unlock()
+	for i, o := range s.sink.options {
+		if o.Sequence == nil || o.Sequence != s.sink.options[0].Sequence {
+			t.Errorf("part %d of %d is no part of the sequence", i+1, len(s.sink.options))
+		}
+	}
+	if len(s.sink.options) < 2 {
+		t.Errorf("it was sent in %d parts, want some", len(s.sink.options))
+	}
+}

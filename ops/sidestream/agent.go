@@ -30,7 +30,8 @@ them again: what can change while the agent runs changes.`,
   sidestream agent --data-dir /srv/sidestream --rack a --consul-address 127.0.0.1:8500`,
 		Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := loadSettings(cmd, cfg, defaultAgent()); err != nil {
+			l := &loader{cmd: cmd}
+			if err := l.load(cfg, defaultAgent()); err != nil {
 				return err
 			}
 			return withConsul(cfg.Consul, cfg.Log, func(store discovery.Store, log *zap.Logger, level zap.AtomicLevel) error {
@@ -42,7 +43,7 @@ them again: what can change while the agent runs changes.`,
 					running: cfg, log: log,
 					read: func() (*agentSettings, error) {
 						next := defaultAgent()
-						return next, loadSettings(cmd, next, defaultAgent())
+						return next, l.load(next, defaultAgent())
 					},
 					apply: func(next *agentSettings) error {
 						if err := a.Reload(next.Config); err != nil {

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -76,14 +78,29 @@ func bindSettings(cmd *cobra.Command, cfg validated) {
 	}
 }
 
-// loadSettings fills cfg, which holds the defaults, from the file, the environment
-// and the flags, and returns everything that is wrong with it. defaults are those of
+// loader loads the settings of a server at its start, and again. A writer that
+// empties the file first and then fills it must not have all that can change
+// fall back to its default in between: limits, and who may call.
+type loader struct {
+	cmd    *cobra.Command
+	filled bool // the file that was read last had keys
+}
+
+// load fills cfg, which holds the defaults, from the file, the environment and
+// the flags, and returns everything that is wrong with it. defaults are those of
 // cfg once more.
-func loadSettings(cmd *cobra.Command, cfg, defaults validated) error {
-	_, err := readSettings(cmd, cfg)
+func (l *loader) load(cfg, defaults validated) error {
+	origins, err := readSettings(l.cmd, cfg)
+	filled := slices.ContainsFunc(slices.Collect(maps.Values(origins)), func(o settings.Origin) bool {
+		return !strings.HasPrefix(string(o), "--") && !strings.HasPrefix(string(o), settings.EnvPrefix)
+	})
+	if err == nil && l.filled && !filled {
+		err = errors.New("the configuration file has no keys any more: write it whole beside the old one and rename it, then send the signal again; to go back to the defaults leave any key in it")
+	}
 	if err := errors.Join(err, settings.Check(cfg, defaults)); err != nil {
 		return usageError{err}
 	}
+	l.filled = filled
 	return nil
 }
 

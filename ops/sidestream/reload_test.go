@@ -107,6 +107,16 @@ func TestHangupReloadsTheSidecar(t *testing.T) {
 	})
 	until("the limit is gone", func() bool { code, _ := do("POST", "/topics/orders"); return code == 429 })
 
+	// A writer that empties the file first does not take the limits away.
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hangup()
+	until("the empty file is not refused", func() bool { return strings.Contains(status().Config.Error, "has no keys any more") })
+	if code, _ := do("POST", "/topics/orders"); code != 429 {
+		t.Errorf("the limit is gone with an empty file: %d", code)
+	}
+
 	configure("limits: {max_wait: 0s}\nmax_request_bytes: 2048\nlog: {level: error}")
 	hangup()
 	until("the error stays in the status", func() bool { return status().Config.FailedAt == nil })
@@ -118,7 +128,7 @@ func TestHangupReloadsTheSidecar(t *testing.T) {
 			t.Errorf("without the limit: %d %s", code, body)
 		}
 	}
-	if _, page := do("GET", "/metrics"); !strings.Contains(page, `sidestream_config_reloads_total{result="ok"} 2`) || !strings.Contains(page, `sidestream_config_reloads_total{result="error"} 1`) {
+	if _, page := do("GET", "/metrics"); !strings.Contains(page, `sidestream_config_reloads_total{result="ok"} 2`) || !strings.Contains(page, `sidestream_config_reloads_total{result="error"} 2`) {
 		t.Error("the metrics do not count the reloads")
 	}
 }

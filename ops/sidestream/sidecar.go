@@ -27,7 +27,8 @@ callers, allowed hosts, the log's level) changes, a bad file changes nothing.`,
   sidestream sidecar --kafka-bootstrap kafka1:9092,kafka2:9092`,
 		Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := loadSettings(cmd, cfg, defaultSidecar()); err != nil {
+			l := &loader{cmd: cmd}
+			if err := l.load(cfg, defaultSidecar()); err != nil {
 				return err
 			}
 			return withConsul(cfg.Consul, cfg.Log, func(store discovery.Store, log *zap.Logger, level zap.AtomicLevel) error {
@@ -39,7 +40,7 @@ callers, allowed hosts, the log's level) changes, a bad file changes nothing.`,
 					running: cfg, log: log,
 					read: func() (*sidecarSettings, error) {
 						next := defaultSidecar()
-						return next, loadSettings(cmd, next, defaultSidecar())
+						return next, l.load(next, defaultSidecar())
 					},
 					apply: func(next *sidecarSettings) error {
 						if err := s.Reload(next.Config); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 
@@ -20,7 +21,7 @@ type outcomes struct {
 
 const (
 	outcomesName = "outcomes"
-	outcomeSize  = 24 // number, offset, topic, partition
+	outcomeSize  = 28 // number, offset, topic, partition, checksum of these
 )
 
 // outcome is the fate of an event. A rejected one has its place in the file of
@@ -71,10 +72,12 @@ func (o *outcomes) put(list []outcome) error {
 			}
 			at = slot
 		}
+		begin := len(b)
 		b = binary.BigEndian.AppendUint64(b, uint64(x.seq))
 		b = binary.BigEndian.AppendUint64(b, uint64(x.offset))
 		b = binary.BigEndian.AppendUint32(b, x.topic)
 		b = binary.BigEndian.AppendUint32(b, uint32(x.partition))
+		b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b[begin:], castagnoli))
 	}
 	return flush()
 }
@@ -89,5 +92,7 @@ func (o *outcomes) get(seq int64) (outcome, bool) {
 		seq: int64(binary.BigEndian.Uint64(b[0:])), offset: int64(binary.BigEndian.Uint64(b[8:])),
 		topic: binary.BigEndian.Uint32(b[16:]), partition: int32(binary.BigEndian.Uint32(b[20:])),
 	}
-	return x, x.seq == seq && seq > 0
+	// A slot that a crash has left half written tells nothing.
+	sound := binary.BigEndian.Uint32(b[outcomeSize-4:]) == crc32.Checksum(b[:outcomeSize-4], castagnoli)
+	return x, sound && x.seq == seq && seq > 0
 }

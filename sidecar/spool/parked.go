@@ -115,17 +115,27 @@ func readParked(f disk.File, pos, size, end, number int64, most int) (b []byte, 
 
 // readLane is read for one lane: from what is parked, or from the journal.
 func (s *Spool) readLane(l *lane, number int64, size int) (b []byte, next int64, err error) {
-	s.mu.Lock()
-	if p := l.parked; p != nil && number < p.end {
-		f, pos, all, end := p.f, p.at(number), p.size, p.end
-		s.mu.Unlock()
-		if f == nil && all > 0 {
-			return nil, number, fs.ErrClosed // nothing of it is left to be sent
+	for {
+		s.mu.Lock()
+		if p := l.parked; p != nil && number < p.end {
+			f, pos, all, end := p.f, p.at(number), p.size, p.end
+			s.mu.Unlock()
+			if f == nil && all > 0 {
+				return nil, number, fs.ErrClosed // nothing of it is left to be sent
+			}
+			return readParked(f, pos, all, end, number, size)
 		}
-		return readParked(f, pos, all, end, number, size)
+		s.mu.Unlock()
+		b, next, err = s.read(max(number, s.journal.StartOffset()), size)
+		// What is parked leaves the journal after that: an entry that was passed
+		// over, because it had left just before, is parked now.
+		s.mu.Lock()
+		parked := number < l.parkedEnd()
+		s.mu.Unlock()
+		if !parked {
+			return b, next, err
+		}
 	}
-	s.mu.Unlock()
-	return s.read(max(number, s.journal.StartOffset()), size)
 }
 
 // park moves entries of lanes that make no way out of the oldest part of the

@@ -16,6 +16,7 @@ func (s *Spool) recover(marks []mark, lost bool) error {
 		m.Settled, m.Upto = min(m.Settled, end-1), min(m.Upto, end-1)
 		l := s.laneOf(m.key())
 		l.settled, l.upto, l.from, l.onDisk = m.Settled, m.Upto, m.From, m
+		l.last = m.Settled // so that it is not forgotten while the journal has any of it
 	}
 	if err := s.openParked(); err != nil {
 		return err

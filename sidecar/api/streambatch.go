@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -153,7 +154,7 @@ func (r *unpacking) Read(to []byte) (int, error) {
 	n, err := r.u.unpacker.Read(to)
 	if err != nil && err != io.EOF {
 		var netErr net.Error
-		if !errors.As(err, &netErr) {
+		if !errors.As(err, &netErr) && !errors.Is(err, errChunkSize) {
 			err = r.how.wrong(err)
 		}
 	}
@@ -175,9 +176,14 @@ func (b *wholeBody) Read(to []byte) (int, error) {
 		err = io.ErrUnexpectedEOF
 	case err == nil && b.known && b.left == 0:
 		err = io.EOF // with the last bytes: whether all is there decides about the status
+	case err != nil && !b.known && strings.HasSuffix(err.Error(), "hex number"): // fasthttp has no name for it
+		err = errChunkSize
 	}
 	return n, err
 }
+
+// errChunkSize is the end of a body of which a chunk has no size.
+var errChunkSize = errors.New("a chunk of the body does not begin with its size")
 
 // interrupt ends the reading of the body.
 func (u *upload) interrupt(sock net.Conn) { _ = sock.SetReadDeadline(time.Unix(1, 0)) }
@@ -221,7 +227,7 @@ func asRequestError(err error) *api.Error {
 		return e
 	case errors.As(err, &netErr) && netErr.Timeout():
 		return apiError(api.CodeBadRequest, "the body did not arrive in time")
-	case errors.As(err, &chunk):
+	case errors.As(err, &chunk), errors.Is(err, errChunkSize):
 		return apiError(api.CodeBadRequest, "a chunk of the body is broken or cut off: a last line without its end was not sent")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return apiError(api.CodeBadRequest, "the body ends before its end: a last line without its end was not sent")

@@ -257,6 +257,7 @@ func TestUploadThatBreaksOff(t *testing.T) {
 		"half closed":          {"Content-Length: 10000", long + "\nb\nhalf a li", true, "was not sent"},
 		"half closed, chunked": {"Transfer-Encoding: chunked", "4\r\na\nb\n\r\n9\r\nhalf a li", true, "was not sent"},
 		"stalled":              {"Content-Length: 10000", long + "\nb\nhalf a li", false, "in time"},
+		"a chunk of no size":   {"Transfer-Encoding: chunked", "4\r\na\nb\n\r\nxx\r\n", false, "a chunk of the body is broken"},
 		"a broken chunk":       {"Transfer-Encoding: chunked", "4\r\na\nb\nxx", false, "was not sent"},
 	} {
 		n := len(s.sink.taken())

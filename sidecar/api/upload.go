@@ -97,7 +97,9 @@ func newPiece() *piece {
 
 // knows says that the results up to one are there.
 func (p *piece) knows(n int) {
-	p.known.Store(int64(n))
+	if p.known.Swap(int64(n)) == int64(n) {
+		return // it was another attempt
+	}
 	select {
 	case p.more <- struct{}{}:
 	default: // it is said already
@@ -365,6 +367,9 @@ func (u *upload) begin() error {
 	u.wg.Go(func() { u.publish(p) })
 	select {
 	case <-p.more:
+		if int(p.known.Load()) == len(p.batch.messages) {
+			<-p.done // which it is about to be
+		}
 	case <-p.done:
 	}
 	select {
@@ -415,6 +420,10 @@ func (u *upload) Read(to []byte) (int, error) {
 		if p == nil {
 			u.ended = true
 			u.tellEnd()
+			continue
+		}
+		if n := int(p.known.Load()); n > p.told { // that it grew may have been heard by begin
+			u.tell(p, n)
 			continue
 		}
 		select {

@@ -24,12 +24,6 @@ const (
 // write sends pieces in their order: bytes by writev, ranges of files by sendfile. It blocks while the client does not
 // read, and costs nothing meanwhile. An error leaves the connection in the middle of an answer: it must be closed.
 func (c *conn) write(pieces []piece) error {
-	if n := len(pieces); n > 2 && pieces[n-2].file && !pieces[n-1].file {
-		// The last bytes (tags of an answer, the next answer) travel in the
-		// packet that the file ends in, not in one of their own.
-		c.cork(1)
-		defer c.cork(0)
-	}
 	var bufs net.Buffers
 	for _, p := range pieces {
 		if !p.file {
@@ -46,13 +40,6 @@ func (c *conn) write(pieces []piece) error {
 		c.s.metrics.sent.Add(float64(p.slice.Size))
 	}
 	return c.writeBytes(bufs, false)
-}
-
-// cork has the kernel keep a packet that is not full (TCP_CORK), or send it. Where it fails, only a packet is wasted.
-func (c *conn) cork(on int) {
-	if rc, err := c.net.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, on) })
-	}
 }
 
 // patience gives the client time for what is written next.

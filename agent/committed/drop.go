@@ -10,10 +10,14 @@ import (
 	"sidestream/discovery"
 )
 
+// dropTries bounds how often one Drop begins again because a commit came between
+// its reading and its writing.
+const dropTries = 8
+
 // Drop forgets the offsets of those partitions, or with nil all of the group.
 // A commit that is on its way is stored after it.
 func (k *Keeper) Drop(ctx context.Context, group string, which []cluster.PartitionID) error {
-	for tries := 0; ; tries++ {
+	for lost := 0; ; lost++ {
 		entries, err := k.list(ctx, discovery.PrefixCommittedBy(group))
 		if err != nil {
 			return err
@@ -26,7 +30,7 @@ func (k *Keeper) Drop(ctx context.Context, group string, which []cluster.Partiti
 			return err
 		}
 		err = k.commitAll(ctx, ops)
-		if err == nil || tries >= roundTries || !errors.Is(err, discovery.ErrConflict) {
+		if err == nil || lost >= dropTries || !errors.Is(err, discovery.ErrConflict) || !standBack(ctx, lost) {
 			return err
 		}
 	}

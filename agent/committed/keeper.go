@@ -30,8 +30,6 @@ const (
 	// cacheKeys bounds how many values are remembered, which saves reading a key
 	// before it is written.
 	cacheKeys = 4096
-	// roundTries bounds how often one commit is tried after conflicts.
-	roundTries = 8
 )
 
 // Pace is the time between two commits of one host in a cluster of so many.
@@ -226,7 +224,7 @@ func (k *Keeper) write(ctx context.Context, keys []keyOf) map[keyOf]error {
 			failed[key] = err
 		}
 	}
-	for tries := 0; ; tries++ {
+	for lost := 0; ; lost++ {
 		live, gone, err := k.guard(ctx, keys)
 		fail(gone, errGone)
 		if keys = live; err == nil {
@@ -244,11 +242,12 @@ func (k *Keeper) write(ctx context.Context, keys []keyOf) map[keyOf]error {
 		if err == nil {
 			k.learn(keys[:n], entries)
 			keys = keys[n:]
-			tries = 0
+			lost = -1
 			continue
 		}
 		k.forget(keys[:n], err)
-		if tries >= roundTries || !errors.Is(err, discovery.ErrConflict) && !errors.Is(err, discovery.ErrUnknownOutcome) {
+		again := errors.Is(err, discovery.ErrConflict) || errors.Is(err, discovery.ErrUnknownOutcome)
+		if !again || !standBack(ctx, lost) {
 			fail(keys, err)
 			return failed
 		}

@@ -24,22 +24,29 @@ import (
 // most. Then clients that claim much and send little hold up nobody. Those that send much and then stop do: until they
 // are closed for being slow, which is soon while others wait (see pace).
 //
+// All that is for when memory is short. While there is plenty a request gets room for its first MiB at once, which is
+// mostly all of it, and is not copied while it grows. A large one that comes when there is not (too many are arriving,
+// or being served) stays unread for a moment, as long as large ones before it do become whole: so many producers at once
+// are read in turns, through little memory, which is kept and still in the processor's caches.
+//
 // Requests that are arriving never take the whole budget: an eighth is left for those that are there, so that ordinary
 // small requests are served whatever others hold back.
 type budget struct {
-	bytes int64 // that all may have
-	pool  int64 // of them, for requests that are arriving
-	shelf shelf
-	used  atomic.Int64 // by all; changed under mu
+	bytes    int64         // that all may have
+	pool     int64         // of them, for requests that are arriving
+	patience time.Duration // how long a large request stands by for plenty; 0 in a model without time
+	shelf    shelf
+	used     atomic.Int64 // by all; changed under mu
 
-	mu      sync.Mutex // guards everything below and the shares of frames
-	part    []claimant // those that are arriving, by what they lack
-	held    int64      // by them
-	claimed int64      // what they will have when they are whole
-	begun   int64      // what those hold that have not filled their first room
-	turn    uint64     // counts changes of part
-	waiting []*waiter  // roughly the oldest first
-	pressed bool       // one who waits gets its room as soon as others are served: nobody may overtake
+	mu       sync.Mutex // guards everything below and the shares of frames
+	part     []claimant // those that are arriving, by what they lack
+	held     int64      // by them
+	claimed  int64      // what they will have when they are whole
+	begun    int64      // what those hold that have not filled their first room
+	turn     uint64     // counts changes of part
+	waiting  []*waiter  // roughly the oldest first
+	standing *waiter    // the first who stands by: later ones that can do so do not overtake it
+	pressed  bool       // one who waits gets its room as soon as others are served: nobody may overtake
 }
 
 // share is what a frame has of the budget. It is guarded by the budget's mu.
@@ -71,6 +78,7 @@ type verdict uint8
 
 const (
 	granted verdict = iota
+	notYet          // when there is plenty, or it has stood by for long enough
 	soon            // when requests that are being served are answered
 	unsafe          // when others that are arriving are whole or gone
 )
@@ -85,13 +93,21 @@ const (
 	// requests have their room at once then.
 	firstChunk  = 1 << 20
 	secondChunk = 16 << 20
+	// standBySize is what a request has at least that stands by: copying a smaller one is cheap.
+	standBySize = 64 << 10
+	// standBy is how long it does.
+	standBy = 3 * time.Second
+	// livelyFor is how long a request that has got room in plenty counts as one that is about to become whole, and for
+	// each second longer livelyRate bytes of it must have come.
+	livelyFor  = 200 * time.Millisecond
+	livelyRate = 8 << 20
 	// maxLooks bounds how many who wait are looked at after one change: a look takes time with the number of requests
 	// that are arriving.
 	maxLooks = 16
 )
 
 func newBudget(bytes int64) *budget {
-	return &budget{bytes: bytes, pool: max(bytes-bytes/8, 1), shelf: shelf{limit: bytes, full: make(chan struct{}, 1)}}
+	return &budget{bytes: bytes, pool: max(bytes-bytes/8, 1), patience: standBy, shelf: shelf{limit: bytes, full: make(chan struct{}, 1)}}
 }
 
 // cost is what memory for size bytes takes of a limit: never more than there is, so that the largest request fits.
@@ -126,10 +142,14 @@ func (b *budget) wait(ctx context.Context, f *frame, have int, gone func() bool)
 	b.mu.Unlock()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
+	again := time.NewTicker(livelyFor / 2)
+	defer again.Stop()
 	for {
 		select {
 		case <-w.ready:
 			return w.room, nil
+		case <-again.C:
+			b.again(w)
 		case <-ctx.Done():
 			b.leave(w)
 			return 0, ctx.Err()
@@ -140,6 +160,42 @@ func (b *budget) wait(ctx context.Context, f *frame, have int, gone func() bool)
 			}
 		}
 	}
+}
+
+// again looks at one who waits when nothing has changed but the time.
+func (b *budget) again(w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if w == b.standing || !b.standsBy(w.f, time.Now()) {
+		w.turn = 0
+		b.settle()
+	}
+}
+
+// standsBy tells whether a frame should rather wait for plenty than take what it can get. mu is held.
+func (b *budget) standsBy(f *frame, now time.Time) bool {
+	if f.size < standBySize || b.patience == 0 {
+		return false
+	}
+	if f.asked.IsZero() {
+		f.asked = now
+	}
+	return now.Sub(f.asked) < b.patience
+}
+
+// lively is what those will have when they are whole that got room in plenty lately, and what those of them hold that
+// have not filled it. Of f it counts nothing. mu is held.
+func (b *budget) lively(f *frame, now time.Time) (claimed, begun int64) {
+	for _, c := range b.part {
+		if c.f == f || !c.f.lively(now) {
+			continue
+		}
+		claimed += c.has + c.lack
+		if !c.grown {
+			begun += c.has
+		}
+	}
+	return claimed, begun
 }
 
 // leave takes one who waits away. If it has got its room meanwhile, that is released with the frame.
@@ -220,22 +276,29 @@ func (b *budget) add(f *frame, claim int64) {
 
 // settle gives room to those who wait, as far as there is some. mu is held.
 func (b *budget) settle() {
-	b.pressed = false
+	b.pressed, b.standing = false, nil
 	if len(b.waiting) == 0 {
 		return
 	}
 	var kept, back []*waiter
 	looks := 0
 	for i, w := range b.waiting {
-		if w.have < w.f.size || w.f.share.part { // a look is only worth it after a change, and only so many are
-			if w.turn == b.turn+1 || looks == maxLooks {
-				kept = append(kept, w)
-				continue
-			}
-			looks++
+		look := w.have < w.f.size || w.f.share.part
+		if look && (w.turn == b.turn+1 || looks == maxLooks) { // it is only worth it after a change, and only so many are
+			kept = append(kept, w)
+			continue
 		}
 		room, v := b.grant(w.f, w.have)
+		if look && (v != notYet || b.standing == nil || w.f.share.part) { // behind the first who stands by it costs nothing
+			looks++
+		}
 		switch v {
+		case notYet:
+			if b.standing == nil {
+				b.standing = w
+			}
+			kept = append(kept, w)
+			continue
 		case granted:
 			w.room = room
 			close(w.ready)
@@ -267,14 +330,28 @@ func (b *budget) grant(f *frame, have int) (room int, v verdict) {
 		return 0, unsafe
 	}
 	claim := cost(f.size, b.pool)
-	if b.held-f.share.has+claim <= b.bytes/4 && b.begun <= b.bytes/8 { // memory in plenty
-		room := firstChunk
-		if have >= firstChunk {
-			room = max(2*have, secondChunk)
+	if b.held-f.share.has+claim <= b.bytes/4*3 && b.begun <= b.bytes/4 {
+		now := time.Now()
+		if b.standing != nil && !f.share.part && b.standsBy(f, now) {
+			return 0, notYet
 		}
-		room = min(f.size, room)
-		if v := b.give(f, room, claim); v == granted {
-			return room, v
+		lively, begun := b.lively(f, now)
+		served := b.used.Load() - b.held
+		ours := min(claim, b.bytes/4) // the largest may have it alone
+		switch {
+		case lively+ours <= b.bytes/4 && begun <= b.bytes/8 && served+lively+ours <= b.bytes/2: // plenty
+			room := firstChunk
+			if have >= firstChunk {
+				room = max(2*have, secondChunk)
+			}
+			room = min(f.size, room)
+			if v := b.give(f, room, claim); v == granted {
+				f.given = now
+				f.came.Store(0)
+				return room, v
+			}
+		case b.standsBy(f, now):
+			return 0, notYet
 		}
 	}
 	room = have

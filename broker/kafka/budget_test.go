@@ -9,6 +9,13 @@ import (
 	"time"
 )
 
+// impatient is a budget whose large requests do not stand by: time does not pass in the model.
+func impatient(bytes int64) *budget {
+	b := newBudget(bytes)
+	b.patience = 0
+	return b
+}
+
 // sender is a client in the model: it sends one request, and stops for good after some bytes or not at all.
 type sender struct {
 	f     *frame
@@ -95,7 +102,7 @@ func run(t *testing.T, b *budget, all []*sender, rng *rand.Rand, step int) {
 func TestManyLargeRequestsAtOnceAllGetThrough(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		b := newBudget(1 << 20)
+		b := impatient(1 << 20)
 		var all []*sender
 		for range 64 { // sixteen times the budget
 			size := 8 + rng.IntN(512<<10)
@@ -116,7 +123,7 @@ func TestManyLargeRequestsAtOnceAllGetThrough(t *testing.T) {
 func TestClaimsHoldUpNobody(t *testing.T) {
 	for seed := range uint64(3) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		b := newBudget(100 << 20)
+		b := impatient(100 << 20)
 		var tricklers, good []*sender
 		add := func(size int) { tricklers = append(tricklers, newSender(b, size, 2+rng.IntN(100))) }
 		add(100 << 20)
@@ -146,7 +153,7 @@ func TestClaimsHoldUpNobody(t *testing.T) {
 func TestHalfRequestsLeaveRoomForSmallOnesAndAreSurvived(t *testing.T) {
 	for seed := range uint64(3) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		b := newBudget(8 << 20)
+		b := impatient(8 << 20)
 		var stuck, good []*sender
 		for range 64 {
 			size := 8 + rng.IntN(1<<20)
@@ -188,8 +195,8 @@ func TestWaitingForRoom(t *testing.T) {
 			defer cancel()
 			f := newFrame(8+rng.IntN(300_000), b)
 			defer f.release()
-			impatient := i%10 == 0
-			if impatient {
+			gives := i%10 == 0
+			if gives {
 				ctx, cancel = context.WithTimeout(ctx, time.Millisecond)
 				defer cancel()
 			}
@@ -198,7 +205,7 @@ func TestWaitingForRoom(t *testing.T) {
 					known := f.known(1 + rng.IntN(100_000))
 					room, err := b.wait(ctx, f, known, func() bool { return false })
 					if err != nil {
-						if !impatient {
+						if !gives {
 							t.Error(err)
 						}
 						return

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 )
 
 // frame is one request as it came, without its length prefix. It belongs to who reads it, then to who serves it.
@@ -14,11 +16,20 @@ type frame struct {
 	held  *budget
 	share share
 
+	asked time.Time    // when it first stood by for room; guarded by the budget's mu like
+	given time.Time    // when it got room in plenty
+	came  atomic.Int64 // of its bytes, since
+
 	atOnce bool // all of it was there when it got room, so it is none of those that are arriving
 }
 
 // newFrame is a frame of which nothing is there and which has no room yet; release gives back what it gets.
 func newFrame(size int, held *budget) *frame { return &frame{size: size, held: held} }
+
+// lively tells that it is about to become whole, as far as one can see. The budget's mu is held.
+func (f *frame) lively(now time.Time) bool {
+	return now.Sub(f.given) < livelyFor+time.Duration(f.came.Load())*(time.Second/livelyRate)
+}
 
 // full tells that the frame needs more room before the next byte.
 func (f *frame) full() bool { return len(f.buf) == f.room }
@@ -58,6 +69,7 @@ func (f *frame) space() []byte { return f.buf[len(f.buf):f.room] }
 // advance tells that n bytes were put there.
 func (f *frame) advance(n int) {
 	f.buf = f.buf[:len(f.buf)+n]
+	f.came.Add(int64(n))
 	if f.whole() && !f.atOnce {
 		f.held.arrived(f)
 	}

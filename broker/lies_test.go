@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"sidestream/broker"
 	"sidestream/broker/record"
 	"sidestream/broker/record/recordtest"
 )
@@ -67,6 +69,56 @@ func TestABatchTakesNoMoreOffsetsThanItHasRecords(t *testing.T) {
 	}
 	if end := listOffset(r, 7, -1); end.Offset != 4*3000 {
 		t.Errorf("the log ends at %d, want %d", end.Offset, 4*3000)
+	}
+}
+
+// To count the records of a suspicious batch it is unpacked, which takes a good part of a second at most: on an event
+// loop that held up all its connections. The connection is taken off its loop for it, with what it had sent before and
+// sends after in order.
+func TestUnpackingHoldsUpNoLoop(t *testing.T) {
+	w, reg := startCounted(t, func(*broker.Config) {})
+	w.topic("t", 1, nil)
+	r := w.dial()
+	plain := recordtest.Batch(recordtest.Spec{})
+	put := func(batch []byte) { r.send(produceReq(9, -1, "t", 0, batch)) }
+	values := make([]string, 3000)
+	body := pack(t, record.Zstd, recordtest.Batch(recordtest.Spec{Values: values})[record.HeaderSize:])
+	h := record.Header{Attributes: int16(record.Zstd), Count: 3000, LastOffsetDelta: 2999, ProducerID: -1, ProducerEpoch: -1, BaseSequence: -1}
+	if len(body) > 2999 {
+		t.Fatalf("%d bytes are not suspicious", len(body))
+	}
+	if got := r.put("t", bytes.Clone(plain)); got.ErrorCode != 0 || gauge(t, reg, "sidestream_broker_connections", "loop") != 1 {
+		t.Fatalf("%+v, and %v connections on loops", got, gauge(t, reg, "sidestream_broker_connections", "loop"))
+	}
+	put(bytes.Clone(plain))
+	put(record.AppendBatch(nil, h, body))
+	put(bytes.Clone(plain))
+	for i, want := range []int64{1, 2, 3002} {
+		resp := kmsg.NewPtrProduceResponse()
+		resp.Version = 9
+		r.receive(resp)
+		if got := resp.Topics[0].Partitions[0]; got.ErrorCode != 0 || got.BaseOffset != want {
+			t.Errorf("answer %d: %+v, want offset %d", i, got, want)
+		}
+	}
+	if n := gauge(t, reg, "sidestream_broker_connections", "goroutine"); n != 1 {
+		t.Errorf("%v connections are off their loops", n)
+	}
+}
+
+// Kafka's broker refuses these too, or never sees them: with LogAppendTime every record would be given the highest
+// timestamp, with a delete horizon tombstones would be taken for old ones and go at the next compaction.
+func TestProducersDoNotSetWhatBrokersSet(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	r := w.dial()
+	for attributes, want := range map[int16]int16{0x08: 32, 0x40: 87, 0x48: 32} {
+		if got := r.put("t", recordtest.Batch(recordtest.Spec{Attributes: attributes})); got.ErrorCode != want {
+			t.Errorf("attributes %#x: %+v, want error %d", attributes, got, want)
+		}
+	}
+	if end := listOffset(r, 7, -1); end.Offset != 0 {
+		t.Errorf("the log ends at %d, want 0", end.Offset)
 	}
 }
 

@@ -118,6 +118,24 @@ func (s *Server) enqueueBatch(req *kmsg.ProduceRequest, topic string, in kmsg.Pr
 	return nil
 }
 
+func hasHorizon(h record.Header) bool {
+	_, has := h.DeleteHorizon()
+	return has
+}
+
+// unpacks tells whether one of the batches has to be unpacked to be checked, which an event loop has no time for.
+func unpacks(r kmsg.Request) bool {
+	req := r.(*kmsg.ProduceRequest)
+	for i := range req.Topics {
+		for j := range req.Topics[i].Partitions {
+			if packed.Unpacks(req.Topics[i].Partitions[j].Records) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // checkProduce refuses what no partition can take.
 func checkProduce(req *kmsg.ProduceRequest) error {
 	switch {
@@ -145,6 +163,10 @@ func checkBatch(b []byte, maxBytes int, version int16) (record.Header, error) {
 		return h, fmt.Errorf("control batches are written by brokers only: %w", record.ErrInvalid)
 	case h.IsTransactional():
 		return h, fmt.Errorf("%s: %w", noTransactions, record.ErrInvalid)
+	case h.LogAppendTime(): // consumers would take its highest timestamp for that of each record
+		return h, fmt.Errorf("the timestamp type LogAppendTime is for brokers to set, a producer sends CreateTime: %w", errTimestamp)
+	case hasHorizon(h): // its tombstones would be taken for old ones
+		return h, fmt.Errorf("a delete horizon is for brokers to set: %w", record.ErrInvalid)
 	case h.Codec() == record.Zstd && version < 7: // KIP-110
 		return h, fmt.Errorf("zstd needs produce version 7 or higher, got %d: %w", version, errCompression)
 	}
@@ -156,5 +178,6 @@ var (
 	errAcks           = errors.New("invalid required acks")
 	errInvalidRequest = errors.New("invalid request")
 	errUnsupported    = errors.New("unsupported version")
+	errTimestamp      = errors.New("invalid timestamp")
 	errCompression    = errors.New("unsupported compression type")
 )

@@ -26,6 +26,7 @@ const (
 	codeInvalidRequiredAcks     = 21
 	codeIllegalGeneration       = 22
 	codeInvalidGroupID          = 24
+	codeInvalidTimestamp        = 32
 	codeUnsupportedVersion      = 35
 	codeTopicAlreadyExists      = 36
 	codeInvalidPartitions       = 37
@@ -110,6 +111,7 @@ var codes = []struct {
 	{errInvalidRequest, codeInvalidRequest},
 	{errUnsupported, codeUnsupportedVersion},
 	{errCompression, codeUnsupportedCompression},
+	{errTimestamp, codeInvalidTimestamp},
 	{errGroupID, codeInvalidGroupID},
 	{errGeneration, codeIllegalGeneration},
 	{errMetadataSize, codeOffsetMetadataTooLarge},

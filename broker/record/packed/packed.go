@@ -40,16 +40,10 @@ func Check(batch []byte, h record.Header, maxBytes int) (record.Header, error) {
 		return record.CheckRecords(batch, h)
 	}
 	body := batch[record.HeaderSize:]
-	size, exact, err := sizeOf(codec, body)
+	crowded, undated, err := suspect(body, h)
 	if err != nil {
-		return h, fmt.Errorf("%w: the %v frame: %w", record.ErrInvalid, codec, err)
+		return h, err
 	}
-	crowded := size >= 0 && int64(h.Count) > size/leastRecord
-	if crowded && exact {
-		return h, fmt.Errorf("%w: %d records in a batch that unpacks to %d bytes, where each takes %d at least", record.ErrInvalid, h.Count, size, leastRecord)
-	}
-	crowded = crowded || int64(h.Count) > int64(len(body))
-	undated := h.MaxTimestamp < h.FirstTimestamp && !h.LogAppendTime()
 	if !crowded && !undated {
 		return h, nil
 	}
@@ -61,4 +55,30 @@ func Check(batch []byte, h record.Header, maxBytes int) (record.Header, error) {
 		return h, fmt.Errorf("a batch of %d records in %d bytes of %v was unpacked to count them: %w", h.Count, len(body), codec, err)
 	}
 	return record.Redate(batch, h, latest), nil
+}
+
+// Unpacks tells whether Check will unpack the batch, which can take a good part
+// of a second, if it is whole and intact, which is not checked.
+func Unpacks(batch []byte) bool {
+	h, err := record.ParseHeader(batch)
+	if err != nil || h.Codec() == record.None || h.Codec() > record.Zstd {
+		return false
+	}
+	crowded, undated, err := suspect(batch[record.HeaderSize:], h)
+	return err == nil && (crowded || undated)
+}
+
+// suspect tells whether a compressed batch has more records than it can be
+// believed to have, and whether its highest timestamp cannot be right. An error
+// is one that refuses the batch.
+func suspect(body []byte, h record.Header) (crowded, undated bool, err error) {
+	size, exact, err := sizeOf(h.Codec(), body)
+	if err != nil {
+		return false, false, fmt.Errorf("%w: the %v frame: %w", record.ErrInvalid, h.Codec(), err)
+	}
+	crowded = size >= 0 && int64(h.Count) > size/leastRecord
+	if crowded && exact {
+		return false, false, fmt.Errorf("%w: %d records in a batch that unpacks to %d bytes, where each takes %d at least", record.ErrInvalid, h.Count, size, leastRecord)
+	}
+	return crowded || int64(h.Count) > int64(len(body)), h.MaxTimestamp < h.FirstTimestamp && !h.LogAppendTime(), nil
 }

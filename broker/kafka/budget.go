@@ -107,7 +107,8 @@ const (
 )
 
 func newBudget(bytes int64) *budget {
-	return &budget{bytes: bytes, pool: max(bytes-bytes/8, 1), patience: standBy, shelf: shelf{limit: bytes, full: make(chan struct{}, 1)}}
+	// The shelf is for speed only: what it keeps must not take the process to the limit.
+	return &budget{bytes: bytes, pool: max(bytes-bytes/8, 1), patience: standBy, shelf: shelf{limit: bytes / 4 * 3, full: make(chan struct{}, 1)}}
 }
 
 // cost is what memory for size bytes takes of a limit: never more than there is, so that the largest request fits.
@@ -337,9 +338,10 @@ func (b *budget) grant(f *frame, have int) (room int, v verdict) {
 		}
 		lively, begun := b.lively(f, now)
 		served := b.used.Load() - b.held
-		ours := min(claim, b.bytes/4) // the largest may have it alone
+		most := b.bytes / 8 * 3
+		ours := min(claim, most) // the largest may have it alone
 		switch {
-		case lively+ours <= b.bytes/4 && begun <= b.bytes/8 && served+lively+ours <= b.bytes/2: // plenty
+		case lively+ours <= most && begun <= b.bytes/8 && served+lively+ours <= b.bytes/2: // plenty
 			room := firstChunk
 			if have >= firstChunk {
 				room = max(2*have, secondChunk)

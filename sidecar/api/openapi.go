@@ -73,7 +73,9 @@ func describeRoutes(routes []route, opt Options) document {
 	d.Components.Parameters, d.Components.Headers = object{}, object{}
 	d.Components.Responses = map[string]object{}
 	w := &describer{doc: &d, types: newSchemas(), opt: opt}
-	w.types.of(reflect.TypeFor[api.StreamStatus]()) // lines of streams refer to it
+	for _, t := range linesOnly {
+		w.types.of(t)
+	}
 	for _, r := range routes {
 		if d.Paths[r.pattern] == nil {
 			d.Paths[r.pattern] = map[string]object{}

@@ -95,21 +95,24 @@ var streamAnswer = map[int]answerOf{200: {
 
 var lineOfStream = object{"anyOf": []object{{"$ref": "#/components/schemas/Message"}, {"$ref": "#/components/schemas/StreamStatus"}}}
 
-var lineOfBatch = object{"anyOf": []object{
-	{"allOf": []object{{"$ref": "#/components/schemas/BatchResult"}, {"type": "object", "required": []string{"line"}, "properties": object{"line": object{"type": "integer", "minimum": 1}}}}},
-	{"type": "object", "required": []string{"status", "written", "failed"}, "properties": object{
-		"status": object{"const": api.StreamEnded}, "written": object{"type": "integer"}, "spooled": object{"type": "integer"}, "failed": object{"type": "integer"},
-		"error": object{"$ref": "#/components/schemas/Error"},
-	}},
-}}
+// linesOnly are the types that nothing but lines refers to.
+var linesOnly = []reflect.Type{reflect.TypeFor[api.StreamStatus](), reflect.TypeFor[api.BatchLine](), reflect.TypeFor[api.BatchEnd]()}
+
+var lineOfBatch = object{"anyOf": []object{{"$ref": "#/components/schemas/BatchLine"}, {"$ref": "#/components/schemas/BatchEnd"}}}
 
 // CloudEvents in the JSON event format.
 var (
 	eventSchema = object{
 		"type": "object", "required": eventAttributes, "additionalProperties": true,
 		"properties": object{
-			"specversion": object{"enum": []string{eventVersion}}, "id": nonEmpty, "source": nonEmpty, "type": nonEmpty,
-			"time": object{"type": []string{"string", "null"}, "format": "date-time"}, "datacontenttype": object{"type": "string"}, "data": object{}, "data_base64": object{"type": "string", "contentEncoding": "base64"},
+			"specversion":     explained(object{"enum": []string{eventVersion}}, "The version of CloudEvents."),
+			"id":              explained(nonEmpty, "The event's id: no other of its source has it."),
+			"source":          explained(nonEmpty, "Where it happened, a URI reference."),
+			"type":            explained(nonEmpty, "What kind of event it is."),
+			"time":            explained(object{"type": []string{"string", "null"}, "format": "date-time"}, "When it happened; carried as it is. The message's timestamp is ts, or now."),
+			"datacontenttype": explained(object{"type": "string"}, "The media type of the data; application/json where there is data and this is left out."),
+			"data":            explained(object{}, "The data as JSON, which becomes the message's value to the letter; null is none."),
+			"data_base64":     explained(object{"type": "string", "contentEncoding": "base64"}, "The data as base64, in place of data."),
 		},
 	}
 	eventsSchema = object{"type": "array", "items": eventSchema}
@@ -182,7 +185,7 @@ var operations = map[string]operation{
 	},
 	"PUT /topics/{topic}": {
 		id: "putTopic", tag: "topics", summary: "Make a topic",
-		body: takes[api.TopicSpec]("What the topic is to have; what is left out is as the brokers are configured.", false),
+		body: takes[api.TopicSpec]("What the topic is to have.", false),
 		answers: map[int]answerOf{
 			200: withJSON[api.Topic]("It is there already, as asked."),
 			201: withJSON[api.Topic]("It was made."),

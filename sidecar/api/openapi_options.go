@@ -90,13 +90,7 @@ var queryOptions = map[string]option{
 	"name[]": {"Only metrics of this name.", nil, nil},
 }
 
-func withDefault(schema object, value any) object {
-	out := object{"default": value}
-	for k, v := range schema {
-		out[k] = v
-	}
-	return out
-}
+func withDefault(schema object, value any) object { return plus(schema, "default", value) }
 
 // requestHeaders are the headers that have an effect.
 var requestHeaders = map[string]option{

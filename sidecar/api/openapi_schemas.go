@@ -96,7 +96,7 @@ func (s *schemas) fields(t reflect.Type, properties object, required *[]string) 
 		optional := strings.Contains(rest, "omitempty")
 		schema := s.of(f.Type)
 		if own, ok := fieldSchemas[t.Name()+"."+f.Name]; ok {
-			properties[name] = own
+			properties[name] = explained(own, wordsOf(t.Name(), f.Name))
 			continue
 		}
 		for k, v := range fieldRules[t.Name()+"."+f.Name] {
@@ -108,7 +108,7 @@ func (s *schemas) fields(t reflect.Type, properties object, required *[]string) 
 		case !optional && f.Type.Kind() == reflect.Pointer:
 			schema = orNull(schema)
 		}
-		properties[name] = schema
+		properties[name] = explained(schema, wordsOf(t.Name(), f.Name))
 		if !optional {
 			*required = append(*required, name)
 		}
@@ -184,8 +184,9 @@ var typeRules = map[reflect.Type]object{
 }
 
 var typeWords = map[reflect.Type]string{
-	reflect.TypeFor[api.Record]():       "One message of a batch. value is a string, which stands for its bytes, or any other JSON, which stands for its text to the letter; absent or null makes a tombstone. value64 and key64 are base64 for bytes that are not UTF-8.",
-	reflect.TypeFor[api.Message]():      "A message. Its value is in value when it is UTF-8, else as base64 in value64; it is a tombstone when value is null and value64 absent.",
+	reflect.TypeFor[api.Record]():       "One message of a batch.",
+	reflect.TypeFor[api.BatchResult]():  "The fate of one message. Beside an error, partition and offset mean nothing.",
+	reflect.TypeFor[api.Message]():      "A message, pulled or shown.",
 	reflect.TypeFor[api.StreamStatus](): "A line of a stream that is no message.",
 	reflect.TypeFor[api.ErrorBody]():    "What every answer has that is an error.",
 }
@@ -195,15 +196,15 @@ var fieldSchemas = map[string]object{
 	"Record.Headers": {"anyOf": []object{
 		{"type": "object", "not": object{"required": []string{""}}, "additionalProperties": object{"type": "string"}},
 		{"type": "array", "items": object{
-			"description":          "As pulled messages have it. A header without value and value64 has no value.",
+			"description":          "As pulled messages have it.",
 			"type":                 "object",
 			"required":             []string{"name"},
 			"not":                  object{"required": []string{"value", "value64"}, "properties": object{"value": object{"type": "string"}, "value64": object{"type": "string"}}},
 			"additionalProperties": false,
 			"properties": object{
-				"name":    nonEmpty,
-				"value":   object{"type": []string{"string", "null"}},
-				"value64": object{"type": []string{"string", "null"}, "contentEncoding": "base64"},
+				"name":    explained(nonEmpty, wordsOf("HeaderPair", "Name")),
+				"value":   explained(object{"type": []string{"string", "null"}}, wordsOf("HeaderPair", "Value")),
+				"value64": explained(object{"type": []string{"string", "null"}, "contentEncoding": "base64"}, wordsOf("HeaderPair", "Value64")),
 			},
 		}},
 		{"type": "null"},
@@ -245,6 +246,8 @@ var fieldRules = map[string]object{
 	"DeadLetter.Reason":          reasonSchema,
 	"Published.Offset":           {"minimum": -1},
 	"BatchResult.Offset":         {"minimum": -1},
+	"BatchLine.Line":             {"minimum": 1},
+	"BatchEnd.Status":            {"enum": []string{api.StreamEnded}},
 	"SpoolEvent.Offset":          {"minimum": -1},
 	"Error.RetryAfterMillis":     {"minimum": 1},
 	"Error.Line":                 {"minimum": 1},

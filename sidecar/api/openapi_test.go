@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -256,6 +257,68 @@ func TestReferences(t *testing.T) {
 				t.Errorf("%s %s is referred to and not there", section, name)
 			}
 			rest = after
+		}
+	}
+}
+
+// Each field of each schema is described, and each description is one of a field
+// that is there: of its own type, or of several that share it. The same is said
+// in one place only.
+func TestEveryFieldIsDescribed(t *testing.T) {
+	s, _ := described(t)
+	var doc any
+	if err := json.Unmarshal(s.openAPI(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]int{}
+	eachField(doc, "", func(at string, field map[string]any) {
+		text, _ := field["description"].(string)
+		if text == "" {
+			t.Errorf("%s is not described: add it to fieldWords in openapi_fields.go", at)
+		}
+		have[text]++
+	})
+	if len(have) < 100 {
+		t.Errorf("only %d descriptions were found", len(have))
+	}
+	keys := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(fieldWords)) {
+		text := fieldWords[key]
+		switch _, field, own := strings.Cut(key, "."); {
+		case !own && have[text] < 2:
+			t.Errorf("%s is described for all that have such a field, and %d have", key, have[text])
+		case own && have[text] == 0:
+			t.Errorf("%s is described, and there is no such field", key)
+		case own && text == fieldWords[field]:
+			t.Errorf("%s is described as %s is for all", key, field)
+		}
+		if !strings.HasSuffix(text, ".") {
+			t.Errorf("%s: %q is no sentence", key, text)
+		}
+		if other, said := keys[text]; said {
+			t.Errorf("%s and %s are described alike: %q", other, key, text)
+		}
+		keys[text] = key
+	}
+}
+
+// eachField shows the fields of all objects in a document. Schemas without a
+// type only say more of an object that another describes.
+func eachField(v any, at string, visit func(at string, field map[string]any)) {
+	switch v := v.(type) {
+	case []any:
+		for i, e := range v {
+			eachField(e, at+"/"+strconv.Itoa(i), visit)
+		}
+	case map[string]any:
+		fields, _ := v["properties"].(map[string]any)
+		for name, e := range v {
+			eachField(e, at+"/"+name, visit)
+		}
+		for name, f := range fields {
+			if f, ok := f.(map[string]any); ok && v["type"] == "object" {
+				visit(at+"/"+name, f)
+			}
 		}
 	}
 }

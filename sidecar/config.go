@@ -33,7 +33,7 @@ type Config struct {
 
 	MaxRequestBytes    int           `yaml:"max_request_bytes" help:"Largest body of a request in bytes, packed and unpacked, 1024 to 1 GiB; a larger one is answered 413. A batch that is answered as it goes may be larger."`
 	MaxRequestMemory   int64         `yaml:"max_request_memory" help:"Most bytes that the bodies of all requests under way, and the messages of their batches, take together beyond their first 64 KiB each, 4 times max_request_bytes (one that is packed is there twice) to 1 TiB; further ones wait for a second and are answered 429."`
-	MaxConnections     int           `yaml:"max_connections" help:"Most connections to the API at a time, 1 to 1000000; one more is answered 503 and closed. Each costs some 40 KiB while it is used."`
+	MaxConnections     int           `yaml:"max_connections" help:"Most connections to the API at a time, 1 to 1000000; one more is answered 429 and closed. Each costs some 40 KiB while it is used."`
 	DrainTimeout       time.Duration `yaml:"drain_timeout" live:"true" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
 	CheckpointInterval time.Duration `yaml:"checkpoint_interval" live:"true" help:"How often the positions of the groups are written to the coordination store, 1s to 24h: what another sidecar may repeat when this one dies; 0s means one second, or one for each hundred live sidecars where that is more."`
 	AutoCreateTopics   bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404."`

@@ -251,6 +251,32 @@ func inFlight(r *rig) int {
 	return n
 }
 
+// A stream takes up a connection for as long as it lasts.
+func TestStreamsCountAsConnections(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.MaxConnections = 2 })
+	s := r.stream("/groups/g/topics/one/stream?heartbeat=100ms")
+	s.until(api.ReasonAtEnd)
+	r.do("GET", "/healthz", "") // its connection stays
+	status := func() int {
+		c, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode
+	}
+	if got := status(); got != http.StatusTooManyRequests {
+		t.Errorf("a third connection is answered %d", got)
+	}
+	s.stop()
+	eventually(t, "the end of the stream makes room", func() bool { return status() == http.StatusOK })
+}
+
 func TestStreamEndsWithTheSidecar(t *testing.T) {
 	r := newRig(t, nil)
 	s := r.stream("/groups/g/topics/one/stream")

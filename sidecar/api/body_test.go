@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -298,29 +297,6 @@ func TestPipelining(t *testing.T) {
 	}
 	if n := len(s.sink.taken()); n != 40+80 {
 		t.Errorf("%d messages", n)
-	}
-}
-
-// A connection beyond the limit is told so, and the others go on.
-func TestMaxConnections(t *testing.T) {
-	s := serve(t, func(o *Options) { o.MaxConnections = 2 })
-	request := "POST /topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi"
-	a, ar := s.dial()
-	b, br := s.dial()
-	fmt.Fprint(a, request)
-	fmt.Fprint(b, request)
-	for _, r := range []*bufio.Reader{ar, br} {
-		if status, text := answered(t, r); status != 200 {
-			t.Fatalf("%d %s", status, text)
-		}
-	}
-	_, cr := s.dial()
-	if status, text := answered(t, cr); status != 503 {
-		t.Errorf("%d %s", status, text)
-	}
-	fmt.Fprint(a, request)
-	if status, text := answered(t, ar); status != 200 {
-		t.Errorf("%d %s", status, text)
 	}
 }
 

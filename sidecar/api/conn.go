@@ -16,24 +16,33 @@ import (
 // last can be closed when a stop takes too long.
 type listener struct {
 	net.Listener
+	room *room
 
 	// mu guards open.
 	mu   sync.Mutex
 	open map[*conn]struct{}
 }
 
-func newListener(l net.Listener) *listener { return &listener{Listener: l, open: map[*conn]struct{}{}} }
+func newListener(l net.Listener, r *room) *listener {
+	return &listener{Listener: l, room: r, open: map[*conn]struct{}{}}
+}
 
+// Accept returns the next connection for which there is room.
 func (l *listener) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &conn{Conn: nc, l: l, fits: l.room.take()}
+		l.mu.Lock()
+		l.open[c] = struct{}{}
+		l.mu.Unlock()
+		if c.fits {
+			return c, nil
+		}
+		l.room.turnAway(c)
 	}
-	c := &conn{Conn: nc, l: l}
-	l.mu.Lock()
-	l.open[c] = struct{}{}
-	l.mu.Unlock()
-	return c, nil
 }
 
 // close closes the connections of which which is true.
@@ -55,7 +64,8 @@ func (l *listener) close(which func(*conn) bool) {
 // fasthttp reports a failed write to nobody.
 type conn struct {
 	net.Conn
-	l *listener
+	l    *listener
+	fits bool // it takes up room
 
 	// mu guards what follows; unsent runs outside it.
 	mu     sync.Mutex
@@ -134,9 +144,14 @@ func (c *conn) Close() error {
 		c.readOut()
 	}
 	c.l.mu.Lock()
+	_, open := c.l.open[c]
 	delete(c.l.open, c)
 	c.l.mu.Unlock()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	if open && c.fits {
+		c.l.room.give()
+	}
+	return err
 }
 
 // lingers has the connection closed in a way that lets the answer arrive though

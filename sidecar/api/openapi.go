@@ -3,7 +3,6 @@ package api
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -38,7 +37,7 @@ Every GET is answered as HEAD too, without the body. A method that a path does n
 	`Options that an operation does not name are refused with 400, and none may be given twice. ` +
 	`Request bodies may be packed once (Content-Encoding: gzip or zstd) and may come in chunks; JSON bodies are read as JSON whatever their Content-Type. ` +
 	`A request without a body in its description may have one all the same: it is read and has no effect, but what is larger than max_request_bytes is 413. ` +
-	`A connection beyond max_connections is answered 503, in plain text, and closed before its request is read. ` +
+	`A connection beyond max_connections is answered 429 rate_limited, whatever it asks, and closed. ` +
 	`Durations are written as 500ms, 30s or 2m, or as a whole number of seconds.`
 
 // getOpenAPI is GET /openapi.json: this API for programs.
@@ -227,9 +226,6 @@ func (w *describer) responses(r route, o operation) map[string]object {
 // codesOf are the error codes that a request at a route can be answered.
 func codesOf(r route, o operation) []api.Code {
 	codes := append(slices.Clone(everywhere), o.codes...)
-	if r.method == http.MethodPost || r.method == http.MethodPut {
-		codes = append(codes, api.CodeRateLimited) // the memory of bodies
-	}
 	if r.refusedInDrain {
 		codes = append(codes, api.CodeDraining)
 	}

@@ -124,7 +124,7 @@ var responseHeaders = map[string]option{
 }
 
 // everywhere are the codes that any request can be answered.
-var everywhere = []api.Code{api.CodeBadRequest, api.CodeForbidden, api.CodeRequestTooLarge, api.CodeInternal}
+var everywhere = []api.Code{api.CodeBadRequest, api.CodeForbidden, api.CodeRequestTooLarge, api.CodeRateLimited, api.CodeInternal}
 
 // unreadable are answers to requests that did not arrive as they should.
 var unreadable = map[string]struct {
@@ -153,7 +153,7 @@ var codeWords = map[api.Code]string{
 	api.CodeMessageTooLarge:     "the message is larger than is allowed",
 	api.CodeRequestTooLarge:     "the request's body is larger than is allowed, packed or unpacked, or has more messages",
 	api.CodeBadRecord:           "a message is not as it must be; nothing of the request was written",
-	api.CodeRateLimited:         "a limit is reached, or the bodies of other requests fill max_request_memory; nothing was taken",
+	api.CodeRateLimited:         "a limit is reached, there are max_connections already, or the bodies of other requests fill max_request_memory; nothing was taken",
 	api.CodeInternal:            "a fault of the sidecar; its log has more",
 	api.CodeCorruptRecord:       "the log holds records there that nobody can read",
 	api.CodeBrokersUnavailable:  "the brokers are away; nothing was written",

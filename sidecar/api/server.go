@@ -99,6 +99,7 @@ type Server struct {
 	router  router
 	metrics *metrics
 	memory  *bodyMemory
+	room    *room
 	http    *fasthttp.Server
 
 	ctx      context.Context // ends when the server drains: long polls end with it
@@ -122,6 +123,7 @@ func New(opt Options) (*Server, error) {
 	}
 	s := &Server{opt: opt, log: opt.Logger, memory: newBodyMemory(opt.MaxBodyMemory), failed: make(chan error, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.room = newRoom(orMany(opt.MaxConnections), s.noRoom)
 	s.SetUsers(opt.Users)
 	s.SetHosts(opt.AllowedHosts)
 	s.openAPI = sync.OnceValue(s.describeAPI)
@@ -138,8 +140,8 @@ func New(opt Options) (*Server, error) {
 		HeaderReceived:               s.expectToo,
 		Name:                         "sidestream",
 		MaxRequestBodySize:           opt.MaxRequestSize,
-		StreamRequestBody:            true, // bodies are read by readBody, in bounded memory
-		Concurrency:                  orMany(opt.MaxConnections),
+		StreamRequestBody:            true,                           // bodies are read by readBody, in bounded memory
+		Concurrency:                  2 * orMany(opt.MaxConnections), // room bounds them; workers end a little after connections
 		ReadTimeout:                  orDefault(opt.ReadTimeout, time.Minute),
 		IdleTimeout:                  orDefault(opt.IdleTimeout, 5*time.Minute),
 		WriteTimeout:                 orDefault(opt.WriteTimeout, time.Minute),
@@ -173,7 +175,7 @@ func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(form
 
 // Serve serves a listener in the background until Shutdown.
 func (s *Server) Serve(ln net.Listener) {
-	l := newListener(newAccepting(ln, s.log))
+	l := newListener(newAccepting(ln, s.log), s.room)
 	s.mu.Lock()
 	s.listeners = append(s.listeners, l)
 	s.mu.Unlock()
@@ -230,6 +232,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = s.http.ShutdownWithContext(last)
 	}
 	s.wg.Wait()
+	s.room.wait()
 	s.streams.Wait()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("requests were still under way and were cut off: %w", err)
@@ -282,6 +285,17 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, e *api.Error) {
 		s.log.Error("request failed", zap.ByteString("method", ctx.Method()), zap.ByteString("path", ctx.Path()), zap.String("error", e.Message))
 	}
 	writeError(ctx, e)
+}
+
+// noRoom is the answer to a connection beyond max_connections, whatever it asks.
+func (s *Server) noRoom() []byte {
+	e := apiError(api.CodeRateLimited, fmt.Sprintf("there are %d connections, as many as are allowed (max_connections): close those that are not used", s.room.most))
+	e.RetryAfterMillis = 1000
+	var ctx fasthttp.RequestCtx
+	s.refuse(&ctx, e)
+	ctx.Response.SetConnectionClose()
+	ctx.Response.Header.SetServer(s.http.Name)
+	return []byte(ctx.Response.String())
 }
 
 func noRoute(ctx *fasthttp.RequestCtx, allowed []string) *api.Error {

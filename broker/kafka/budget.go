@@ -45,7 +45,8 @@ type budget struct {
 	begun    int64      // what those hold that have not filled their first room
 	turn     uint64     // counts changes of part
 	waiting  []*waiter  // roughly the oldest first
-	standing *waiter    // the first who stands by: later ones that can do so do not overtake it
+	standing []*waiter  // who stands by and holds nothing, likewise: they do not overtake the first of them
+	ticking  bool       // tick will be called
 	pressed  bool       // one who waits gets its room as soon as others are served: nobody may overtake
 }
 
@@ -70,6 +71,7 @@ type waiter struct {
 	have  int // its bytes that are known to be there
 	room  int // what it got
 	turn  uint64
+	plain bool          // it does not stand by, but waits for memory that others hold
 	ready chan struct{} // closed when it got it
 }
 
@@ -102,8 +104,9 @@ const (
 	livelyFor  = 200 * time.Millisecond
 	livelyRate = 8 << 20
 	// maxLooks bounds how many who wait are looked at after one change: a look takes time with the number of requests
-	// that are arriving.
-	maxLooks = 16
+	// that are arriving. The others are looked at nextLooks later.
+	maxLooks  = 16
+	nextLooks = 10 * time.Millisecond
 )
 
 func newBudget(bytes int64) *budget {
@@ -143,14 +146,10 @@ func (b *budget) wait(ctx context.Context, f *frame, have int, gone func() bool)
 	b.mu.Unlock()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	again := time.NewTicker(livelyFor / 2)
-	defer again.Stop()
 	for {
 		select {
 		case <-w.ready:
 			return w.room, nil
-		case <-again.C:
-			b.again(w)
 		case <-ctx.Done():
 			b.leave(w)
 			return 0, ctx.Err()
@@ -163,13 +162,31 @@ func (b *budget) wait(ctx context.Context, f *frame, have int, gone func() bool)
 	}
 }
 
-// again looks at one who waits when nothing has changed but the time.
-func (b *budget) again(w *waiter) {
+// tick looks at those who stand by when nothing has changed but the time. It is one for all of them: looking at each
+// when it would have its turn made 2,000 of them take a tenth of a processor.
+func (b *budget) tick() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if w == b.standing || !b.standsBy(w.f, time.Now()) {
-		w.turn = 0
-		b.settle()
+	b.ticking = false
+	now := time.Now()
+	kept := b.standing[:0]
+	for _, w := range b.standing {
+		if b.standsBy(w.f, now) {
+			kept = append(kept, w)
+		} else {
+			b.waiting = append(b.waiting, w)
+		}
+	}
+	clear(b.standing[len(kept):])
+	b.standing = kept
+	b.settle()
+}
+
+// tickIn has tick called, unless it will be. mu is held.
+func (b *budget) tickIn(d time.Duration) {
+	if !b.ticking {
+		b.ticking = true
+		time.AfterFunc(d, b.tick)
 	}
 }
 
@@ -203,10 +220,9 @@ func (b *budget) lively(f *frame, now time.Time) (claimed, begun int64) {
 func (b *budget) leave(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, other := range b.waiting {
-		if other == w {
-			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
-			break
+	for _, list := range []*[]*waiter{&b.waiting, &b.standing} {
+		if i := slices.Index(*list, w); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
 		}
 	}
 	b.settle()
@@ -245,7 +261,14 @@ func (b *budget) arriving() int64 {
 func (b *budget) queue() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.waiting)
+	return len(b.waiting) + len(b.standing)
+}
+
+// short tells whether somebody waits for memory that others hold. Who stands by does not.
+func (b *budget) short() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.waiting, func(w *waiter) bool { return w.plain })
 }
 
 // remove takes a frame off part. mu is held.
@@ -277,43 +300,74 @@ func (b *budget) add(f *frame, claim int64) {
 
 // settle gives room to those who wait, as far as there is some. mu is held.
 func (b *budget) settle() {
-	b.pressed, b.standing = false, nil
-	if len(b.waiting) == 0 {
-		return
-	}
-	var kept, back []*waiter
-	looks := 0
-	for i, w := range b.waiting {
+	b.pressed = false
+	var back []*waiter // the others get their look first next time
+	looks, missed, timed := 0, false, false
+	all, kept := b.waiting, b.waiting[:0]
+	for _, w := range all {
 		look := w.have < w.f.size || w.f.share.part
-		if look && (w.turn == b.turn+1 || looks == maxLooks) { // it is only worth it after a change, and only so many are
+		switch { // a look is only worth it after a change, and only so many are
+		case b.pressed, look && w.turn == b.turn+1:
+			kept = append(kept, w)
+			continue
+		case look && looks == maxLooks:
+			missed = true
 			kept = append(kept, w)
 			continue
 		}
-		room, v := b.grant(w.f, w.have)
-		if look && (v != notYet || b.standing == nil || w.f.share.part) { // behind the first who stands by it costs nothing
+		v := b.offer(w)
+		switch {
+		case v == notYet && !w.f.share.part:
+			b.standing = append(b.standing, w)
+			continue // which costs nothing behind the first
+		case v == unsafe:
+			back = append(back, w)
+		case v != granted:
+			kept = append(kept, w)
+			timed = timed || v == notYet
+		}
+		if look {
 			looks++
 		}
-		switch v {
-		case notYet:
-			if b.standing == nil {
-				b.standing = w
-			}
-			kept = append(kept, w)
-			continue
-		case granted:
-			w.room = room
-			close(w.ready)
-			continue
-		case unsafe: // the others get their look first next time
-			w.turn = b.turn + 1
-			back = append(back, w)
-			continue
-		}
-		b.pressed = true
-		kept = append(kept, b.waiting[i:]...)
-		break
 	}
 	b.waiting = append(kept, back...)
+	for len(b.standing) > 0 && !b.pressed && looks < maxLooks {
+		w := b.standing[0]
+		v := b.offer(w)
+		if looks++; v == notYet {
+			break
+		}
+		b.standing[0] = nil
+		b.standing = b.standing[1:]
+		if v != granted {
+			b.waiting = append(b.waiting, w)
+		}
+	}
+	if len(b.waiting) < len(all) {
+		clear(all[len(b.waiting):])
+	}
+	switch {
+	case missed || len(b.standing) > 0 && looks == maxLooks:
+		b.tickIn(nextLooks)
+	case len(b.standing) > 0 || timed:
+		b.tickIn(livelyFor / 2)
+	}
+}
+
+// offer is grant for one who waits. mu is held.
+func (b *budget) offer(w *waiter) verdict {
+	room, v := b.grant(w.f, w.have)
+	w.plain = v != notYet
+	switch v {
+	case granted:
+		w.room = room
+		close(w.ready)
+	case unsafe:
+		w.turn = b.turn + 1
+	case soon:
+		b.pressed = true
+	}
+	return v
 }
 
 // grant gives a frame room if it may have it. mu is held.
@@ -333,7 +387,7 @@ func (b *budget) grant(f *frame, have int) (room int, v verdict) {
 	claim := cost(f.size, b.pool)
 	if b.held-f.share.has+claim <= b.bytes/4*3 && b.begun <= b.bytes/4 {
 		now := time.Now()
-		if b.standing != nil && !f.share.part && b.standsBy(f, now) {
+		if len(b.standing) > 0 && b.standing[0].f != f && !f.share.part && b.standsBy(f, now) {
 			return 0, notYet
 		}
 		lively, begun := b.lively(f, now)

@@ -126,7 +126,7 @@ func (s *Server) sweep() {
 	for {
 		select {
 		case now := <-tick.C:
-			short := s.memory.queue() > 0
+			short := s.memory.short()
 			for _, c := range s.connections() {
 				c.cutSlow(now, short)
 				c.expire(now)

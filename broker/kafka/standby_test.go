@@ -71,8 +71,8 @@ func TestManyLargeRequestsAreReadInTurns(t *testing.T) {
 		if most > b.bytes/8*3 {
 			t.Errorf("%d bytes were arriving, want three eighths of %d at most", most, b.bytes)
 		}
-		if b.used.Load() != 0 || len(b.waiting) != 0 || b.standing != nil {
-			t.Errorf("left over: %d used, %d wait, standing %v", b.used.Load(), len(b.waiting), b.standing != nil)
+		if b.used.Load() != 0 || b.queue() != 0 {
+			t.Errorf("left over: %d used, %d wait", b.used.Load(), b.queue())
 		}
 	})
 }
@@ -148,5 +148,80 @@ func TestStandingByIsInTurn(t *testing.T) {
 		}
 		cancel()
 		wg.Wait()
+	})
+}
+
+// Each request that was answered looked at all who stood by: with 2,000 of them a small one took half a millisecond,
+// under a lock that every event loop needs. And each of them was looked at ten times a second when nothing moved.
+func TestStandingByCostsOthersNothing(t *testing.T) {
+	b := newBudget(100 << 20)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	hog := newFrame(70<<20, b)
+	hog.extend(b.try(hog, 2), 2)
+	defer hog.release()
+	defer wg.Wait()
+	defer cancel()
+	hog.came.Store(hog.came.Load() + 1<<40) // it stays lively
+	const many = 2000
+	for range many {
+		wg.Go(func() {
+			f := newFrame(1<<20, b)
+			if _, err := b.wait(ctx, f, 2, alive); err == nil {
+				t.Error("one that is to stand by got room")
+			}
+			f.release()
+		})
+	}
+	for b.queue() < many {
+		time.Sleep(time.Millisecond)
+	}
+	begun := time.Now()
+	for range 2000 {
+		f := newFrame(1000, b)
+		if b.try(f, 1000) == 0 {
+			t.Fatal("a small request finds no room")
+		}
+		f.release()
+	}
+	if took := time.Since(begun); took > 300*time.Millisecond { // 2 ms alone
+		t.Errorf("2000 small requests took %s beside %d that stand by", took, many)
+	}
+}
+
+// While one stood by, clients that were slow had a quarter of their time, although nobody waited for what they held.
+func TestStandingByIsNoShortage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(100 << 20)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		await := func(f *frame, have int) {
+			wg.Go(func() { _, _ = b.wait(ctx, f, have, alive) })
+			synctest.Wait()
+		}
+		first, second, whole := newFrame(30<<20, b), newFrame(30<<20, b), newFrame(90<<20, b)
+		await(first, 2)
+		await(second, 2)
+		if b.queue() != 1 || b.short() {
+			t.Errorf("%d wait, short: %v; want one that stands by", b.queue(), b.short())
+		}
+		time.Sleep(standBy + livelyFor)
+		if b.queue() != 0 {
+			t.Fatalf("%d wait, want none", b.queue())
+		}
+		served := newFrame(50<<20, b)
+		await(served, served.size)
+		await(whole, whole.size)
+		if b.queue() != 1 || !b.short() {
+			t.Errorf("%d wait, short: %v; want one that needs what others hold", b.queue(), b.short())
+		}
+		cancel()
+		wg.Wait()
+		for _, f := range []*frame{first, second, whole, served} {
+			f.release()
+		}
+		if b.used.Load() != 0 || b.queue() != 0 || b.short() {
+			t.Errorf("left over: %d used, %d wait", b.used.Load(), b.queue())
+		}
 	})
 }

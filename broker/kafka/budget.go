@@ -47,6 +47,7 @@ type budget struct {
 	waiting  []*waiter  // roughly the oldest first
 	standing []*waiter  // who stands by and holds nothing, likewise: they do not overtake the first of them
 	ticking  bool       // tick will be called
+	doubt    time.Time  // nobody stands by before: one that had got room in plenty did not fill it
 	pressed  bool       // one who waits gets its room as soon as others are served: nobody may overtake
 }
 
@@ -103,6 +104,8 @@ const (
 	// each second longer livelyRate bytes of it must have come.
 	livelyFor  = 200 * time.Millisecond
 	livelyRate = 8 << 20
+	// doubtFor is how long nobody stands by after one that sent nothing: such clients delay a request once in that time.
+	doubtFor = 3 * time.Second
 	// maxLooks bounds how many who wait are looked at after one change: a look takes time with the number of requests
 	// that are arriving. The others are looked at nextLooks later.
 	maxLooks  = 16
@@ -192,7 +195,7 @@ func (b *budget) tickIn(d time.Duration) {
 
 // standsBy tells whether a frame should rather wait for plenty than take what it can get. mu is held.
 func (b *budget) standsBy(f *frame, now time.Time) bool {
-	if f.size < standBySize || b.patience == 0 {
+	if f.size < standBySize || b.patience == 0 || now.Before(b.doubt) {
 		return false
 	}
 	if f.asked.IsZero() {
@@ -205,7 +208,11 @@ func (b *budget) standsBy(f *frame, now time.Time) bool {
 // have not filled it. Of f it counts nothing. mu is held.
 func (b *budget) lively(f *frame, now time.Time) (claimed, begun int64) {
 	for _, c := range b.part {
-		if c.f == f || !c.f.lively(now) {
+		if c.f == f {
+			continue
+		}
+		if !c.f.lively(now) {
+			b.disappointed(c.f, now)
 			continue
 		}
 		claimed += c.has + c.lack
@@ -214,6 +221,16 @@ func (b *budget) lively(f *frame, now time.Time) (claimed, begun int64) {
 		}
 	}
 	return claimed, begun
+}
+
+// disappointed is for a frame that is not about to become whole any more. If next to nothing of it came, others have
+// stood by for nothing, and nobody does for a while: claims cost a client nothing, and a few a second could keep
+// everybody standing. mu is held.
+func (b *budget) disappointed(f *frame, now time.Time) {
+	if !f.given.IsZero() && f.size >= standBySize && f.came.Load() < standBySize {
+		b.doubt = now.Add(doubtFor)
+	}
+	f.given = time.Time{} // it is told once
 }
 
 // leave takes one who waits away. If it has got its room meanwhile, that is released with the frame.
@@ -244,6 +261,7 @@ func (b *budget) release(f *frame) {
 	defer b.mu.Unlock()
 	if f.share.part {
 		b.remove(f)
+		b.disappointed(f, time.Now())
 	}
 	b.used.Add(-f.share.has)
 	f.share = share{}

@@ -225,3 +225,40 @@ func TestStandingByIsNoShortage(t *testing.T) {
 		}
 	})
 }
+
+// Clients that claimed a large request, sent nothing and came back a second later kept every large request standing for
+// a second and more: each was trusted for a fifth of a second, one after another.
+func TestClaimsThatComeBackDelayNobodyForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(100 << 20)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 60 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 17 * time.Millisecond)
+				for ctx.Err() == nil {
+					f := newFrame(70<<20, b)
+					if room, err := b.wait(ctx, f, 2, alive); err == nil {
+						f.extend(room, 2)
+						time.Sleep(time.Second)
+					}
+					f.release()
+				}
+			})
+		}
+		time.Sleep(2 * time.Second)
+		begun, n := time.Now(), 0
+		for ; time.Since(begun) < 30*time.Second; n++ {
+			f := newFrame(3<<20, b)
+			if _, err := receive(ctx, f, 100<<20); err != nil {
+				t.Error(err)
+			}
+			f.release()
+		}
+		if n < 700 { // alone it is one in 30 ms
+			t.Errorf("%d requests of 3 MiB got through in 30 s", n)
+		}
+		cancel()
+		wg.Wait()
+	})
+}

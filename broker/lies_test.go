@@ -3,6 +3,7 @@ package broker_test
 import (
 	"bytes"
 	"encoding/binary"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +104,29 @@ func TestUnpackingHoldsUpNoLoop(t *testing.T) {
 	}
 	if n := gauge(t, reg, "sidestream_broker_connections", "goroutine"); n != 1 {
 		t.Errorf("%v connections are off their loops", n)
+	}
+}
+
+// Batches to be unpacked wait for each other, as few are at once. A broker that was stopped unpacked all of them first:
+// with some hundred connections, or one request of many batches, that took many seconds.
+func TestBatchesThatWaitToBeUnpackedDoNotHoldUpTheStop(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	body := pack(t, record.Gzip, recordtest.Batch(recordtest.Spec{Values: []string{strings.Repeat("v", 15<<20)}})[record.HeaderSize:])
+	h := record.Header{Attributes: int16(record.Gzip), Count: 1, FirstTimestamp: 1, MaxTimestamp: -1, ProducerID: -1, ProducerEpoch: -1, BaseSequence: -1}
+	batch := record.AppendBatch(nil, h, body)
+	large := produceReq(9, -1, "t", 0, batch)
+	for range 1500 {
+		large.Topics[0].Partitions = append(large.Topics[0].Partitions, large.Topics[0].Partitions[0])
+	}
+	w.dial().send(large)
+	for range 800 {
+		w.dial().send(produceReq(9, -1, "t", 0, batch))
+	}
+	begun := time.Now()
+	w.close()
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("the stop took %s", took)
 	}
 }
 

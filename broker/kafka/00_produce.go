@@ -109,6 +109,9 @@ func (s *Server) enqueueBatch(req *kmsg.ProduceRequest, topic string, in kmsg.Pr
 	if err != nil {
 		return err
 	}
+	if s.ctx.Err() != nil && packed.Unpacks(in.Records) { // one request can have enough of them for minutes
+		return fmt.Errorf("the broker stops: %w", ErrNotLeader)
+	}
 	h, err := checkBatch(in.Records, p.MaxBatchBytes(), req.Version)
 	if err != nil {
 		return err

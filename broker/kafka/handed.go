@@ -176,6 +176,15 @@ func (c *conn) serve(f *frame) error {
 			f.release()
 			return err
 		}
+		if unpacks(call.req) { // few are at once, and the others must not hold up the server's stop
+			select {
+			case c.s.unpacking <- struct{}{}:
+				defer func() { <-c.s.unpacking }()
+			case <-c.s.ctx.Done():
+				f.release()
+				return errDead
+			}
+		}
 		a.enqueue(c.s, call, c.push(a, f).finish)
 		c.muteFor(call.mute)
 		return nil

@@ -42,7 +42,8 @@ type Server struct {
 	descriptors int // how many the process may have
 	draining    atomic.Bool
 	loopsGone   chan struct{}
-	inFlight    atomic.Int64 // requests begun and not yet answered
+	unpacking   chan struct{} // holds one token for each request whose batches are being unpacked
+	inFlight    atomic.Int64  // requests begun and not yet answered
 	hush        hush
 
 	mu    sync.Mutex // guards conns
@@ -59,6 +60,7 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 		fetch:     newLimiter(cfg.Fetch),
 		conns:     map[*conn]struct{}{},
 		loopsGone: make(chan struct{}),
+		unpacking: make(chan struct{}, 2),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics = newMetrics(reg, s.memory)

@@ -125,7 +125,7 @@ func TestBatchesThatWaitToBeUnpackedDoNotHoldUpTheStop(t *testing.T) {
 	}
 	begun := time.Now()
 	w.close()
-	if took := time.Since(begun); took > 2*time.Second {
+	if took := time.Since(begun); took > 4*time.Second { // a tenth of a second when nothing else runs here
 		t.Errorf("the stop took %s", took)
 	}
 }

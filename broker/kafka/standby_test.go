@@ -176,16 +176,20 @@ func TestStandingByCostsOthersNothing(t *testing.T) {
 	for b.queue() < many {
 		time.Sleep(time.Millisecond)
 	}
-	begun := time.Now()
-	for range 2000 {
-		f := newFrame(1000, b)
-		if b.try(f, 1000) == 0 {
-			t.Fatal("a small request finds no room")
+	best := time.Hour // of several: the machine may have other things to do
+	for try := 0; try < 10 && best > 200*time.Millisecond; try++ {
+		begun := time.Now()
+		for range 2000 {
+			f := newFrame(1000, b)
+			if b.try(f, 1000) == 0 {
+				t.Fatal("a small request finds no room")
+			}
+			f.release()
 		}
-		f.release()
+		best = min(best, time.Since(begun))
 	}
-	if took := time.Since(begun); took > 300*time.Millisecond { // 2 ms alone
-		t.Errorf("2000 small requests took %s beside %d that stand by", took, many)
+	if best > 200*time.Millisecond { // 2 ms alone
+		t.Errorf("2000 small requests took %s beside %d that stand by", best, many)
 	}
 }
 

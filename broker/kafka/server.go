@@ -60,7 +60,7 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 		fetch:     newLimiter(cfg.Fetch),
 		conns:     map[*conn]struct{}{},
 		loopsGone: make(chan struct{}),
-		unpacking: make(chan struct{}, 2),
+		unpacking: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), // the others go on meanwhile
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics = newMetrics(reg, s.memory)

@@ -142,9 +142,22 @@ func both(sides []side, arrivals []Arrival) []Check {
 	return list
 }
 
-// lag must be 0 once all is acknowledged.
+// checkpointed is how long the positions of the other sidecar may take to be
+// told: its checkpoints are a second apart.
+const checkpointed = 10 * time.Second
+
+// lag must be 0 once all is acknowledged and written to the coordination store,
+// from where a sidecar knows the positions of another.
 func lag(ctx context.Context, s side, group, topic string) Check {
 	offsets, err := s.client.Offsets(ctx, group, topic)
+	for begun := time.Now(); err == nil && (offsets.Lag != 0 || offsets.Partial) && time.Since(begun) < checkpointed; {
+		select {
+		case <-time.After(50 * time.Millisecond):
+			offsets, err = s.client.Offsets(ctx, group, topic)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
 	if err != nil {
 		return Check{"lag", err.Error(), false}
 	}

@@ -25,9 +25,7 @@ import (
 // are closed for being slow, which is soon while others wait (see pace).
 //
 // All that is for when memory is short. While there is plenty a request gets room for its first MiB at once, which is
-// mostly all of it, and is not copied while it grows. A large one that comes when there is not (too many are arriving,
-// or being served) stays unread for a moment, as long as large ones before it do become whole: so many producers at once
-// are read in turns, through little memory, which is kept and still in the processor's caches.
+// mostly all of it, and is not copied while it grows. When there is not, a large one stands by for it: see standby.go.
 //
 // Requests that are arriving never take the whole budget: an eighth is left for those that are there, so that ordinary
 // small requests are served whatever others hold back.
@@ -72,7 +70,7 @@ type waiter struct {
 	have  int // its bytes that are known to be there
 	room  int // what it got
 	turn  uint64
-	plain bool          // it does not stand by, but waits for memory that others hold
+	short bool          // it waits for memory that others hold; false: it stands by
 	ready chan struct{} // closed when it got it
 }
 
@@ -96,16 +94,6 @@ const (
 	// requests have their room at once then.
 	firstChunk  = 1 << 20
 	secondChunk = 16 << 20
-	// standBySize is what a request has at least that stands by: copying a smaller one is cheap.
-	standBySize = 64 << 10
-	// standBy is how long it does.
-	standBy = 3 * time.Second
-	// livelyFor is how long a request that has got room in plenty counts as one that is about to become whole, and for
-	// each second longer livelyRate bytes of it must have come.
-	livelyFor  = 200 * time.Millisecond
-	livelyRate = 8 << 20
-	// doubtFor is how long nobody stands by after one that sent nothing: such clients delay a request once in that time.
-	doubtFor = 3 * time.Second
 	// maxLooks bounds how many who wait are looked at after one change: a look takes time with the number of requests
 	// that are arriving. The others are looked at nextLooks later.
 	maxLooks  = 16
@@ -165,74 +153,6 @@ func (b *budget) wait(ctx context.Context, f *frame, have int, gone func() bool)
 	}
 }
 
-// tick looks at those who stand by when nothing has changed but the time. It is one for all of them: looking at each
-// when it would have its turn made 2,000 of them take a tenth of a processor.
-func (b *budget) tick() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ticking = false
-	now := time.Now()
-	kept := b.standing[:0]
-	for _, w := range b.standing {
-		if b.standsBy(w.f, now) {
-			kept = append(kept, w)
-		} else {
-			b.waiting = append(b.waiting, w)
-		}
-	}
-	clear(b.standing[len(kept):])
-	b.standing = kept
-	b.settle()
-}
-
-// tickIn has tick called, unless it will be. mu is held.
-func (b *budget) tickIn(d time.Duration) {
-	if !b.ticking {
-		b.ticking = true
-		time.AfterFunc(d, b.tick)
-	}
-}
-
-// standsBy tells whether a frame should rather wait for plenty than take what it can get. mu is held.
-func (b *budget) standsBy(f *frame, now time.Time) bool {
-	if f.size < standBySize || b.patience == 0 || now.Before(b.doubt) {
-		return false
-	}
-	if f.asked.IsZero() {
-		f.asked = now
-	}
-	return now.Sub(f.asked) < b.patience
-}
-
-// lively is what those will have when they are whole that got room in plenty lately, and what those of them hold that
-// have not filled it. Of f it counts nothing. mu is held.
-func (b *budget) lively(f *frame, now time.Time) (claimed, begun int64) {
-	for _, c := range b.part {
-		if c.f == f {
-			continue
-		}
-		if !c.f.lively(now) {
-			b.disappointed(c.f, now)
-			continue
-		}
-		claimed += c.has + c.lack
-		if !c.grown {
-			begun += c.has
-		}
-	}
-	return claimed, begun
-}
-
-// disappointed is for a frame that is not about to become whole any more. If next to nothing of it came, others have
-// stood by for nothing, and nobody does for a while: claims cost a client nothing, and a few a second could keep
-// everybody standing. mu is held.
-func (b *budget) disappointed(f *frame, now time.Time) {
-	if !f.given.IsZero() && f.size >= standBySize && f.came.Load() < standBySize {
-		b.doubt = now.Add(doubtFor)
-	}
-	f.given = time.Time{} // it is told once
-}
-
 // leave takes one who waits away. If it has got its room meanwhile, that is released with the frame.
 func (b *budget) leave(w *waiter) {
 	b.mu.Lock()
@@ -280,13 +200,6 @@ func (b *budget) queue() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.waiting) + len(b.standing)
-}
-
-// short tells whether somebody waits for memory that others hold. Who stands by does not.
-func (b *budget) short() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.waiting, func(w *waiter) bool { return w.plain })
 }
 
 // remove takes a frame off part. mu is held.
@@ -375,7 +288,7 @@ func (b *budget) settle() {
 // offer is grant for one who waits. mu is held.
 func (b *budget) offer(w *waiter) verdict {
 	room, v := b.grant(w.f, w.have)
-	w.plain = v != notYet
+	w.short = v != notYet
 	switch v {
 	case granted:
 		w.room = room

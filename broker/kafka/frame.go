@@ -26,11 +26,6 @@ type frame struct {
 // newFrame is a frame of which nothing is there and which has no room yet; release gives back what it gets.
 func newFrame(size int, held *budget) *frame { return &frame{size: size, held: held} }
 
-// lively tells that it is about to become whole, as far as one can see. The budget's mu is held.
-func (f *frame) lively(now time.Time) bool {
-	return now.Sub(f.given) < livelyFor+time.Duration(f.came.Load())*(time.Second/livelyRate)
-}
-
 // full tells that the frame needs more room before the next byte.
 func (f *frame) full() bool { return len(f.buf) == f.room }
 

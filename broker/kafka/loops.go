@@ -192,10 +192,10 @@ func (c *conn) serveOnLoop(f *frame) (why string, err error) {
 		return "in flight", nil
 	}
 	call.ctx = c.s.ctx
-	if a.kind == produce && unpacks(call.req) {
-		return "unpacking", nil
-	}
 	if a.kind == produce {
+		if unpacks(call.req) {
+			return "unpacking", nil
+		}
 		a.enqueue(c.s, call, c.push(a, f).finish)
 		c.muteFor(call.mute)
 		return "", nil

@@ -17,17 +17,11 @@ import (
 	"sidestream/broker/record"
 )
 
-// counting holds one token for each batch that may be unpacked at once, whose
-// memory is up to the limit.
-var counting = make(chan struct{}, 2)
-
 // count unpacks a body, at most limit bytes of it, and steps over its records,
 // which must be as many as the header has, with the offset deltas 0, 1, 2 …, and
 // nothing after them. It ends at the first that is not, so that garbage costs
 // little. It returns the highest timestamp of the records.
 func count(codec record.Codec, body []byte, h record.Header, limit int64) (latest int64, err error) {
-	counting <- struct{}{}
-	defer func() { <-counting }()
 	r, done, err := open(codec, body, limit)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", record.ErrInvalid, err)

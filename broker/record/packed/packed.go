@@ -58,7 +58,8 @@ func Check(batch []byte, h record.Header, maxBytes int) (record.Header, error) {
 }
 
 // Unpacks tells whether Check will unpack the batch, which can take a good part
-// of a second, if it is whole and intact, which is not checked.
+// of a second, if it is whole and intact, which is not checked. How many are
+// unpacked at once is for the caller to bound.
 func Unpacks(batch []byte) bool {
 	h, err := record.ParseHeader(batch)
 	if err != nil || h.Codec() == record.None || h.Codec() > record.Zstd {

@@ -51,7 +51,8 @@ const (
 	intoSpool    // 202
 	plans
 
-	stalls plan = 100 // 504 for ever, and written when nobody believes in it any more
+	stalls      plan = 100 + iota // 504 for ever, and written when nobody believes in it any more
+	lostSpooled                   // 504 for ever, but in the spool
 )
 
 func newWorld(t testing.TB) *world {
@@ -240,11 +241,14 @@ func (w *world) PublishBatch(_ context.Context, _ string, ms []publish.Message, 
 		e := api.NewError(api.CodeBadRecord, "bad")
 		e.Line = 1
 		return nil, e
-	case intoSpool:
+	case intoSpool, lostSpooled:
 		results := make([]api.BatchResult, len(ms))
 		for i, m := range ms {
 			results[i] = api.BatchResult{Partition: 1, Offset: -1, SpoolID: fmt.Sprintf("spool-%d", len(w.held))}
 			w.held[idIn(m)] = results[i]
+		}
+		if next == lostSpooled {
+			results = all(len(ms), errUnheard)
 		}
 		return results, nil
 	}

@@ -492,34 +492,28 @@ func TestTheSpoolsAnswerComesAgain(t *testing.T) {
 		t.Errorf("%+v, replayed %v, %v; want %+v", got, again, err, first)
 	}
 	// A crash after the spool had it and before that was noted.
-	r.world.next(lostAbsent)
-	if _, _, err := r.post("k2", spool); !isCode(err, api.CodeUnknownOutcome) {
-		t.Fatalf("got %v", err)
+	unnoted := func(key string, change ...func(*publish.Message, *publish.Options)) {
+		t.Helper()
+		r.world.next(lostSpooled)
+		r.world.mu.Lock()
+		r.world.away, r.world.silent = false, true
+		r.world.after = func() { r.world.away, r.world.after = true, nil }
+		r.world.mu.Unlock()
+		if _, _, err := r.post(key, change...); !isCode(err, api.CodeUnknownOutcome) {
+			t.Fatalf("got %v", err)
+		}
+		r.world.mu.Lock()
+		r.world.silent = false
+		r.world.mu.Unlock()
+		r.crash(4)
 	}
-	e := r.entries[keyDigest("k2")]
-	r.world.mu.Lock()
-	r.world.away = true
-	r.world.held[recordID("n", e.key, e.request)] = api.BatchResult{Partition: 2, Offset: -1, SpoolID: "spool-x"}
-	r.world.mu.Unlock()
-	r.crash(4)
-	if got, again, err := r.post("k2", spool); err != nil || !again || got.SpoolID != "spool-x" || got.Partition != 2 {
+	unnoted("k2", spool)
+	if got, again, err := r.post("k2", spool); err != nil || !again || got.SpoolID != "spool-0" || got.Partition != 1 {
 		t.Errorf("%+v, replayed %v, %v", got, again, err)
 	}
 	// One that took the place of brokers that were away.
-	r.world.next(lostAbsent)
-	r.world.mu.Lock()
-	r.world.away = false
-	r.world.after = func() { r.world.away, r.world.after = true, nil }
-	r.world.mu.Unlock()
-	if _, _, err := r.post("k3"); !isCode(err, api.CodeUnknownOutcome) {
-		t.Fatalf("got %v", err)
-	}
-	e = r.entries[keyDigest("k3")]
-	r.world.mu.Lock()
-	r.world.held[recordID("n", e.key, e.request)] = api.BatchResult{Partition: 2, Offset: -1, SpoolID: "spool-y"}
-	r.world.mu.Unlock()
-	r.crash(4)
-	if got, again, err := r.post("k3"); err != nil || !again || got.SpoolID != "spool-y" {
+	unnoted("k3")
+	if got, again, err := r.post("k3"); err != nil || !again || got.SpoolID != "spool-1" {
 		t.Errorf("%+v, replayed %v, %v", got, again, err)
 	}
 }

@@ -33,6 +33,7 @@ type world struct {
 	flying []func()       // what is still on its way: each lands, or is lost, when called
 	dead   bool           // the process was killed: what it still does has no effect
 	held   map[string]api.BatchResult
+	silent bool // the spool tells nothing
 
 	before, after func() // called when a request is passed on, and when it is done; nil: not
 }
@@ -138,6 +139,9 @@ func (w *world) Find(_ context.Context, _ string, partition int32, from int64, i
 func (w *world) Held(ids map[string]struct{}) (map[string]api.BatchResult, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.silent {
+		return nil, errAway
+	}
 	held := map[string]api.BatchResult{}
 	for id := range ids {
 		if r, ok := w.held[id]; ok {

@@ -361,7 +361,12 @@ func TestRepeatsThatRace(t *testing.T) {
 			answers[done]++
 		})
 	}
-	for r.world.requests() < 2 {
+	unheard := func() bool { // once it is told so: what lands before is heard
+		mu.Lock()
+		defer mu.Unlock()
+		return codes[api.CodeUnknownOutcome] > 0
+	}
+	for !unheard() {
 		time.Sleep(time.Millisecond)
 	}
 	r.world.land()

@@ -139,7 +139,7 @@ func (w *waitNote) tell(reason *api.Reason, now time.Time) {
 		return
 	}
 	w.told = true
-	_, _ = fmt.Fprintf(w.out, "nothing to print: %s (the reasons are in ops/docs/http.md)\n", *reason) // only for people
+	_, _ = fmt.Fprintf(w.out, "nothing to print: %s (the reasons are in ops/docs/http-reference.md)\n", *reason) // only for people
 }
 
 // printMessages prints and acknowledges messages; those that could not be

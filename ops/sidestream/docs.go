@@ -55,7 +55,7 @@ The agent and the sidecar read their settings, the later winning, from
 
 Lists are ` + "`a,b`" + ` and maps ` + "`k=v,k2=v2`" + ` in the environment and in flags. Durations are numbers with a unit: ` + "`500ms`, `30s`, `5m`, `168h`" + `. A number of bytes (a key with ` + "`bytes`" + ` or ` + "`memory`" + ` in its name) may have a unit, such as ` + "`16MiB`" + `: ` + "`KiB`, `MiB`, `GiB`" + ` are powers of 1024, ` + "`kB` (or `KB`), `MB`, `GB`" + ` of 1000. An unknown key, or a bad value, in any place stops the start with an error that names it and the right form.
 
-` + "`sidestream config check agent`" + ` (or ` + "`sidecar`" + `) prints the settings in effect and where each comes from, or every error. ` + "`sidestream dev`" + ` has flags of its own, and reads neither a file nor the environment: a sidecar [beside it](http.md#try-it-in-an-outage) does.
+` + "`sidestream config check agent`" + ` (or ` + "`sidecar`" + `) prints the settings in effect and where each comes from, or every error. ` + "`sidestream dev`" + ` has flags of its own, and reads neither a file nor the environment: a sidecar [beside it](spool.md#try-it-in-an-outage) does.
 
 SIGHUP makes the agent and the sidecar read their settings again. Keys that say "SIGHUP changes it" are in force at once, others wait for a restart, and settings with an error change nothing ([runbook](runbooks.md#change-limits-and-other-settings-without-a-restart)).
 

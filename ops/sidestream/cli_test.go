@@ -105,6 +105,31 @@ func TestUsageErrorsSayWhatIsRight(t *testing.T) {
 	}
 }
 
+// A flag's error showed the parser's own words: invalid argument "x" for
+// "-n, --max" flag: strconv.ParseInt: parsing "x": invalid syntax.
+func TestFlagErrorsSayWhatIsRight(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"consume", "t", "-n", "many"}, `--max: got "many": use a whole number (see sidestream consume --help)`},
+		{[]string{"topic", "create", "t", "--partitions", "99999999999"}, `--partitions: got "99999999999": use a whole number up to 2147483647`},
+		{[]string{"topic", "create", "t", "--replication", "40000"}, "use a whole number up to 32767"},
+		{[]string{"produce", "t", "--timeout", "5"}, `--timeout: got "5": use a duration such as 500ms, 5s or 1m`},
+		{[]string{"consume", "t", "--json=perhaps"}, `--json: got "perhaps": use true or false`},
+		{[]string{"topic", "read", "t", "--partition", "1;2"}, "use whole numbers with commas between them"},
+		{[]string{"consume", "t", "--group"}, "--group needs a value: use a text"},
+		{[]string{"consume", "t", "--until-ned"}, "unknown flag: --until-ned: did you mean --until-end?"},
+		{[]string{"consume", "t", "-json"}, "unknown flag: -j: did you mean --json?"},
+		{[]string{"consume", "t", "--=x"}, "use --flag value or --flag=value"},
+	} {
+		r := command(t.Context(), "", c.args...)
+		if r.code != exitUsage || !strings.Contains(r.err, c.want) || strings.Contains(r.err, "strconv") {
+			t.Errorf("%v: %d %q lacks %q", c.args, r.code, r.err, c.want)
+		}
+	}
+}
+
 // What failed is told once, with what to do about it.
 func TestErrorsAreToldOnce(t *testing.T) {
 	r := command(t.Context(), "", "group", "list", "--sidecar", "127.0.0.1:1")

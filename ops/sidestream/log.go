@@ -40,8 +40,7 @@ code is 1. The end of a segment that a broker is writing, or was writing when it
 crashed, may be such a place: the broker cuts it off when it starts.`,
 		Example: `  sidestream log dump data/agent/hello-0/00000000000000000000.log --records
   sidestream log dump data/agent/hello-0 --json | jq .`,
-		Args:              arguments("FILE..."),
-		ValidArgsFunction: filesFrom(0),
+		Args: arguments("FILE..."),
 	}
 	var o dumpOptions
 	cmd.Flags().BoolVarP(&o.records, "records", "r", false, "print the records too")

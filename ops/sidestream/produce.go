@@ -127,8 +127,7 @@ With --json each line is a record of the batch API instead of a bare value:
   sidestream produce pageviews pageviews.ndjson --key-field visitor
   sidestream produce orders --json <<< '{"key":"42","value":{"total":3}}'
   sidestream produce orders orders.txt --idempotency-key import-2026-01-31 --header source=import`,
-		Args:              arguments("TOPIC", "[FILE]"),
-		ValidArgsFunction: filesFrom(1),
+		Args: arguments("TOPIC", "[FILE]"),
 	}
 	address := sidecarFlag(cmd)
 	caller := cmd.Flags().String("caller", "", "name of the application that publishes, for the sidecar's limits")

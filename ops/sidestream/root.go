@@ -54,9 +54,7 @@ configuration.`,
 	root.AddGroup(&cobra.Group{ID: groupServers, Title: "Servers:"},
 		&cobra.Group{ID: groupData, Title: "Topics, groups and messages:"},
 		&cobra.Group{ID: groupTools, Title: "Tools:"})
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
-	})
+	root.SetFlagErrorFunc(flagError)
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -72,6 +70,8 @@ configuration.`,
 		if c.HasSubCommands() {
 			c.DisableFlagsInUseLine = true
 		}
+		completeNames(c)
+		completeFlag(c, "group", groupNames)
 		if c.ValidArgsFunction == nil {
 			c.ValidArgsFunction = cobra.NoFileCompletions // names of topics and groups are no files
 		}
@@ -112,16 +112,6 @@ func oneOf(flag, got string, values ...string) error {
 	}
 	last := len(values) - 1
 	return usageError{fmt.Errorf("--%s: got %q: use %s or %s", flag, got, strings.Join(values[:last], ", "), values[last])}
-}
-
-// filesFrom completes arguments with files, from the number first on.
-func filesFrom(first int) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) < first {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return nil, cobra.ShellCompDirectiveDefault
-	}
 }
 
 // parent makes a command that only has commands under it. An unknown one is

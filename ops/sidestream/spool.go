@@ -122,8 +122,7 @@ sidecar on this host, or of FILE. With --records they are printed as records of
 the batch API, which "produce --json" takes.`,
 		Example: `  sidestream spool rejects
   sidestream spool rejects --topic orders --records | sidestream produce orders --json`,
-		Args:              arguments("[FILE]"),
-		ValidArgsFunction: filesFrom(0),
+		Args: arguments("[FILE]"),
 	}
 	address := sidecarFlag(cmd)
 	topic := cmd.Flags().String("topic", "", "of this topic only")

@@ -22,20 +22,30 @@ import (
 const adminTimeout = 30 * time.Second
 
 func newTopic() *cobra.Command {
-	return parent("topic", "Create, list, describe, alter and delete topics",
-		`Create, list, describe, alter and delete topics, by Kafka's admin protocol: it
+	return parent("topic", "Create, list, describe, read, alter and delete topics",
+		`Create, list, describe, read, alter and delete topics, by Kafka's own protocol: it
 works with any broker that speaks it.`,
-		newTopicCreate(), newTopicList(), newTopicDescribe(), newTopicAlter(), newTopicDelete())
+		newTopicCreate(), newTopicList(), newTopicDescribe(), newTopicRead(), newTopicAlter(), newTopicDelete())
+}
+
+// bootstrapFlag adds --bootstrap to a command.
+func bootstrapFlag(cmd *cobra.Command) *[]string {
+	return cmd.Flags().StringSlice("bootstrap", []string{"127.0.0.1:9092"}, "brokers to start from, host:port (environment "+envBootstrap+")")
+}
+
+// seedsOf are the brokers that --bootstrap, or else the environment, names.
+func seedsOf(cmd *cobra.Command, flag []string) []string {
+	if env := envOr(envBootstrap, ""); env != "" && !cmd.Flags().Changed("bootstrap") {
+		return strings.Split(env, ",")
+	}
+	return flag
 }
 
 // admin adds --bootstrap to a command and runs it with an admin client.
 func admin(cmd *cobra.Command, run func(context.Context, *kadm.Client, []string) error) *cobra.Command {
-	bootstrap := cmd.Flags().StringSlice("bootstrap", []string{"127.0.0.1:9092"}, "brokers to start from, host:port (environment "+envBootstrap+")")
+	bootstrap := bootstrapFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		seeds := *bootstrap
-		if env := envOr(envBootstrap, ""); env != "" && !cmd.Flags().Changed("bootstrap") {
-			seeds = strings.Split(env, ",")
-		}
+		seeds := seedsOf(cmd, *bootstrap)
 		kafka, err := kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.ClientID("sidestream-cli"), kgo.RetryTimeout(adminTimeout))
 		if err != nil {
 			return usageError{err}

@@ -80,7 +80,7 @@ func readEnviron(environ, known []string, fields []Field, origins map[string]Ori
 			origins[f.Path] = Origin(name)
 		case contains(known, name) || isServiceLink(name):
 		default:
-			errs = append(errs, fmt.Errorf("environment variable %s sets nothing%s", name, suggest(name, names)))
+			errs = append(errs, fmt.Errorf("environment variable %s sets nothing%s", name, Suggest(name, names)))
 		}
 	}
 	return errs

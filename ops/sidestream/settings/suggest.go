@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// suggest says which of names was probably meant, or which there are.
-func suggest(name string, names []string) string {
+// Suggest says which of names was probably meant, or which there are.
+func Suggest(name string, names []string) string {
 	best, distance := "", len(name)/2+1 // further away it is a guess
 	for _, n := range names {
 		if d := editDistance(strings.ToLower(name), strings.ToLower(n)); d < distance {

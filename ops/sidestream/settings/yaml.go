@@ -95,7 +95,7 @@ func (r *reader) nearest(full, section string) string {
 			return fmt.Sprintf(": did you mean %s?", path)
 		}
 	}
-	return suggest(name, r.sections[section])
+	return Suggest(name, r.sections[section])
 }
 
 func (r *reader) value(f Field, key, n *yaml.Node) {

@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -59,8 +60,8 @@ func TestAPartitionIsLedAtAHigherEpochOnAFullDisk(t *testing.T) {
 	if got := r.get(fetchReq(12, "t", 0, 0)); got.ErrorCode != 0 || len(got.RecordBatches) == 0 {
 		t.Errorf("fetch on a full disk: %+v", got)
 	}
-	if got := r.put("t", recordtest.Batch(recordtest.Spec{})); got.ErrorCode != 56 {
-		t.Errorf("produce on a full disk: %+v, want error 56", got)
+	if got := r.put("t", recordtest.Batch(recordtest.Spec{})); got.ErrorCode != 56 || got.ErrorMessage == nil || !strings.HasPrefix(*got.ErrorMessage, "not appended: ") {
+		t.Errorf("produce on a full disk: %+v, want error 56 and a text that says that it was not appended", got)
 	}
 	if a := w.b.Alarms(); len(a) != 1 || !strings.Contains(a[0], "is full") {
 		t.Errorf("alarms %q, want one that says that the directory is full", a)
@@ -88,6 +89,57 @@ func TestAPartitionIsLedAtAHigherEpochOnAFullDisk(t *testing.T) {
 	}
 	if a := w.b.Alarms(); len(a) != 0 {
 		t.Errorf("alarms %q although there is room again", a)
+	}
+}
+
+// A full disk and a failed one had the same answer, so that whoever produced could not tell what is certainly not written
+// from what may be. The text tells them apart, since every client takes the code for what it is.
+func TestFullIsToldFromFailed(t *testing.T) {
+	var rule atomic.Pointer[func(op disk.Op) error]
+	broken := errors.New("input/output error")
+	for _, c := range []struct {
+		name   string
+		rule   func(op disk.Op) error
+		absent bool
+		then   bool // of what is sent after it
+	}{
+		{"full", on(disk.OpWrite, syscall.ENOSPC), true, true},
+		{"over its quota", on(disk.OpWrite, syscall.EDQUOT), true, true},
+		{"cut short", on(disk.OpWrite, disk.ShortWrite(20, syscall.ENOSPC)), true, true},
+		{"a failed write", on(disk.OpWrite, broken), true, true},
+		{"a failed sync", on(disk.OpDatasync, broken), false, true},
+		{"cut short, and not taken back", func(op disk.Op) error {
+			if err := on(disk.OpWrite, disk.ShortWrite(20, syscall.ENOSPC))(op); err != nil {
+				return err
+			}
+			return on(disk.OpTruncate, broken)(op)
+		}, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ok := func(disk.Op) error { return nil }
+			rule.Store(&ok)
+			w := startOn(t, disk.WithFaults(disk.OS, func(op disk.Op) error { return (*rule.Load())(op) }))
+			w.topic("t", 1, nil)
+			r := w.dial()
+			rule.Store(&c.rule)
+			for _, absent := range []bool{c.absent, c.then} {
+				got := r.put("t", recordtest.Batch(recordtest.Spec{}))
+				if got.ErrorCode != 56 || got.ErrorMessage == nil || strings.HasPrefix(*got.ErrorMessage, "not appended: ") != absent {
+					t.Errorf("error %d, %q, want 56 and certain: %v", got.ErrorCode, *got.ErrorMessage, absent)
+				}
+			}
+			rule.Store(&ok)
+		})
+	}
+}
+
+// on fails one kind of operation on the logs' files.
+func on(kind disk.OpKind, err error) func(op disk.Op) error {
+	return func(op disk.Op) error {
+		if op.Kind == kind && strings.HasSuffix(op.Name, ".log") {
+			return err
+		}
+		return nil
 	}
 }
 

@@ -303,14 +303,61 @@ func TestPitfallFetchSessionIsAlwaysNone(t *testing.T) {
 	w := start(t)
 	w.topic("t", 1, nil)
 	r := w.dial()
-	req := fetchReq(12, "t", 0, 0)
-	req.SessionEpoch, req.MaxWaitMillis = 0, 0 // asks for a session
-	if got := ask[*kmsg.FetchResponse](r, req); got.SessionID != 0 || got.ErrorCode != 0 {
-		t.Errorf("got session %d, error %d", got.SessionID, got.ErrorCode)
+	r.put("t", recordtest.Batch(recordtest.Spec{}))
+	// Epoch 0 asks for a session and -1 does without, whatever the id says. Ids other than 0 were once refused, and with
+	// them every Client.Fetch of kafka-go, which sends -1 and -1.
+	for version := int16(7); version <= 12; version++ {
+		for _, c := range []struct {
+			id, epoch int32
+			want      int16
+		}{{0, -1, 0}, {0, 0, 0}, {-1, -1, 0}, {5, -1, 0}, {5, 0, 0}, {5, 1, 70}, {0, 1, 70}, {-1, 7, 70}} {
+			req := fetchReq(version, "t", 0, 0)
+			req.SessionID, req.SessionEpoch, req.MaxWaitMillis = c.id, c.epoch, 0
+			got := ask[*kmsg.FetchResponse](r, req)
+			if got.SessionID != 0 || got.ErrorCode != c.want {
+				t.Errorf("version %d, session %d, epoch %d: session %d, error %d, want none and %d", version, c.id, c.epoch, got.SessionID, got.ErrorCode, c.want)
+			}
+			if c.want == 0 && (len(got.Topics) != 1 || len(got.Topics[0].Partitions[0].RecordBatches) == 0) {
+				t.Errorf("version %d, session %d, epoch %d: %+v", version, c.id, c.epoch, got)
+			}
+		}
 	}
-	req.SessionID = 5
-	if got := ask[*kmsg.FetchResponse](r, req); got.ErrorCode != 70 {
-		t.Errorf("a session that we never gave: error %d, want 70", got.ErrorCode)
+}
+
+// Before the flexible versions a string has a length of two bytes. The text of an error quoted the name that it was
+// about, and one of 32,000 bytes made the text longer than its own length could say: nobody could read the answer.
+func TestTheTextOfAnErrorHasALengthThatFits(t *testing.T) {
+	w := start(t)
+	r := w.dial()
+	for _, name := range []string{strings.Repeat("n", 32_700), strings.Repeat("\xff", 32_700), strings.Repeat("é", 16_000)} {
+		req := kmsg.NewPtrCreateTopicsRequest()
+		req.Version = 2
+		topic := kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, 1, 1
+		req.Topics = append(req.Topics, topic)
+		got := ask[*kmsg.CreateTopicsResponse](r, req)
+		if len(got.Topics) != 1 || got.Topics[0].Topic != name || got.Topics[0].ErrorCode != 17 || got.Topics[0].ErrorMessage == nil ||
+			len(*got.Topics[0].ErrorMessage) > 5000 || !strings.Contains(*got.Topics[0].ErrorMessage, "use 1 to 249") {
+			t.Errorf("got %+v", got)
+		}
+		c := kmsg.NewPtrFindCoordinatorRequest()
+		c.Version, c.CoordinatorKey = 1, name
+		if got := ask[*kmsg.FindCoordinatorResponse](r, c); got.ErrorCode != 24 || got.ErrorMessage == nil {
+			t.Errorf("got %+v", got)
+		}
+	}
+}
+
+// An answer says which record is to blame, as KIP-467 has it, so that clients need not give up the others.
+func TestARefusedRecordIsNamed(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	b := recordtest.Batch(recordtest.Spec{Values: []string{"a", "b", "c"}})
+	b[record.HeaderSize+8+3] = 9 // the second record's offset delta
+	recordtest.Seal(b)
+	got := w.dial().put("t", b)
+	if got.ErrorCode != 87 || got.ErrorMessage == nil || len(got.ErrorRecords) != 1 || got.ErrorRecords[0].RelativeOffset != 1 || got.ErrorRecords[0].ErrorMessage == nil {
+		t.Errorf("got %+v, want INVALID_RECORD that names record 1", got)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"sidestream/broker/commitlog"
 	"sidestream/broker/kafka"
+	"sidestream/broker/record"
 )
 
 // writeAtOnce bounds the batch that is written by whoever brings it: handing a small one to another goroutine and
@@ -77,7 +78,7 @@ func (p *partition) write() {
 		if !led {
 			refused = kafka.ErrNotLeader
 		} else if err := p.dir.offline(); err != nil {
-			refused = fmt.Errorf("%w: log directory %s takes no writes: %w", kafka.ErrStorage, p.dir.path, err)
+			refused = commitlog.NotAppended(fmt.Errorf("%w: log directory %s takes no writes: %w", kafka.ErrStorage, p.dir.path, err))
 		}
 		if refused != nil {
 			for _, a := range group {
@@ -138,10 +139,24 @@ func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolic
 			}
 			p.notice(err)
 		}
-		g.settle(base, logEnd, err)
+		g.settle(base, logEnd, storage(err))
 	}
 	p.answer(g, policy)
 	return g.taken
+}
+
+// storage makes an error of an append that says nothing else one of the storage, which clients repeat: the system's of
+// a segment that could not be begun, for example.
+func storage(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, known := range []error{commitlog.ErrNoSpace, commitlog.ErrOffline, commitlog.ErrClosed, commitlog.ErrTooLarge, commitlog.ErrStaleEpoch, record.ErrInvalid} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", kafka.ErrStorage, err)
 }
 
 // answer answers a group, or lets it wait for the disk.

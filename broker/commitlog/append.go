@@ -17,10 +17,11 @@ import (
 // batch must be whole and checked ([record.Check]); its base offset and leader
 // epoch are written into it in place. Nothing is durable before [Log.Flush].
 //
-// It is all or nothing: after an error none of the batches is in the log (a
-// power cut in that moment may still bring a beginning of them back, as it may
-// for any write whose outcome was not learned). ErrNoSpace passes when there is
-// room again, ErrOffline does not.
+// It is all or nothing: after an error none of the batches is in the log. Where
+// the error is ErrNotAppended too, that is so for good; after any other a power
+// cut in that moment may still bring a beginning of them back, as it may for any
+// write whose outcome was not learned. ErrNoSpace passes when there is room
+// again, ErrOffline does not.
 //
 // now dates the append for retention and rolling, whatever clocks producers use.
 func (l *Log) Append(batches [][]byte, leaderEpoch int32, now time.Time) (first, last int64, err error) {
@@ -39,6 +40,12 @@ func (l *Log) Unhold() { l.writer.leave() }
 // AppendHeld is [Log.Append] for a caller that holds the log: it waits for
 // nothing but the file system.
 func (l *Log) AppendHeld(batches [][]byte, leaderEpoch int32, now time.Time) (first, last int64, err error) {
+	writes := false
+	defer func() {
+		if err != nil && !writes {
+			err = NotAppended(err)
+		}
+	}()
 	var few [4]record.Header
 	headers, total, err := l.inspectBatches(few[:0], batches)
 	if err != nil {
@@ -70,6 +77,7 @@ func (l *Log) AppendHeld(batches [][]byte, leaderEpoch int32, now time.Time) (fi
 		headers[i].BaseOffset, headers[i].LeaderEpoch = next, leaderEpoch
 		next = headers[i].NextOffset()
 	}
+	writes = true
 	if err := l.write(s, batches); err != nil {
 		return -1, -1, err
 	}
@@ -173,7 +181,7 @@ func (l *Log) createLog(base int64) (disk.File, error) {
 // write appends the bytes to the segment's file, or takes back what it wrote of
 // them.
 func (l *Log) write(s *segment, batches [][]byte) error {
-	_, err := s.file.Writev(batches)
+	wrote, err := s.file.Writev(batches)
 	if err == nil {
 		return nil
 	}
@@ -190,7 +198,14 @@ func (l *Log) write(s *segment, batches [][]byte) error {
 	if cutErr := l.cutTorn(); cutErr != nil {
 		return fmt.Errorf("commitlog: append: %w; and then: %w", err, cutErr)
 	}
-	return fmt.Errorf("commitlog: append: %w", err)
+	// A power cut may bring back what was there before the cut. Of a batch that
+	// is not whole a recovery keeps nothing, but of one that is.
+	if wrote >= int64(len(batches[0])) {
+		if syncErr := s.file.Datasync(); syncErr != nil {
+			return fmt.Errorf("commitlog: append: %w; and then: %w", err, l.goOffline(syncErr))
+		}
+	}
+	return NotAppended(fmt.Errorf("commitlog: append: %w", err))
 }
 
 // cutTorn removes what a failed write left behind the last good batch. Until it

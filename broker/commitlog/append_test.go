@@ -132,6 +132,33 @@ func TestFullDiskTakesTheAppendBack(t *testing.T) {
 	}
 }
 
+// What a producer is told is not there for good must not come back. Of an append of several batches a full disk may have
+// taken the first one whole: that it was cut off again is not durable by itself, and a power cut brought it back.
+func TestWhatWasNotAppendedStaysAway(t *testing.T) {
+	size := int64(len(batch("lost")))
+	for short := int64(0); short < 2*size; short += 13 {
+		for seed := range uint64(60) {
+			m := newDisk(t)
+			fail := false
+			fsys := disk.WithFaults(m, func(op disk.Op) error {
+				if fail && op.Kind == disk.OpWrite && strings.HasSuffix(op.Name, logSuffix) {
+					return disk.ShortWrite(short, errFull)
+				}
+				return nil
+			})
+			l := open(t, fsys, smallConfig())
+			appendValues(t, l, 3)
+			flush(t, l)
+			fail = true
+			if _, _, err := l.Append([][]byte{batch("lost"), batch("lost")}, 1, testStart); !errors.Is(err, ErrNoSpace) || !errors.Is(err, ErrNotAppended) {
+				t.Fatalf("got %v, want ErrNoSpace and ErrNotAppended", err)
+			}
+			l = open(t, m.Crash(seed), smallConfig())
+			wantDense(t, readAll(t, l, 0), 0, 3)
+		}
+	}
+}
+
 func TestFullDiskAtARoll(t *testing.T) {
 	m := newDisk(t)
 	full := false
@@ -147,8 +174,8 @@ func TestFullDiskAtARoll(t *testing.T) {
 	for err == nil {
 		_, _, err = l.Append([][]byte{batch(valueAt(l.EndOffset()))}, 1, testStart)
 	}
-	if !errors.Is(err, ErrNoSpace) {
-		t.Fatalf("got %v, want ErrNoSpace", err)
+	if !errors.Is(err, ErrNoSpace) || !errors.Is(err, ErrNotAppended) {
+		t.Fatalf("got %v, want ErrNoSpace and ErrNotAppended", err)
 	}
 	before := l.EndOffset()
 	full = false
@@ -174,12 +201,12 @@ func TestNoAppendOverATornOne(t *testing.T) {
 	l := open(t, fsys, DefaultConfig())
 	appendValues(t, l, 2)
 	failWrite, failCut = true, true
-	if _, _, err := l.Append([][]byte{batch("lost")}, 1, testStart); !errors.Is(err, ErrNoSpace) || !errors.Is(err, ErrOffline) {
-		t.Fatalf("got %v, want ErrNoSpace and ErrOffline", err)
+	if _, _, err := l.Append([][]byte{batch("lost")}, 1, testStart); !errors.Is(err, ErrNoSpace) || !errors.Is(err, ErrOffline) || errors.Is(err, ErrNotAppended) {
+		t.Fatalf("got %v, want ErrNoSpace and ErrOffline and no more: what was written could not be taken back", err)
 	}
 	failWrite = false
-	if _, _, err := l.Append([][]byte{batch("refused")}, 1, testStart); !errors.Is(err, ErrOffline) {
-		t.Fatalf("got %v, want ErrOffline while the torn batch is there", err)
+	if _, _, err := l.Append([][]byte{batch("refused")}, 1, testStart); !errors.Is(err, ErrOffline) || !errors.Is(err, ErrNotAppended) {
+		t.Fatalf("got %v, want ErrOffline while the torn batch is there, and nothing appended", err)
 	}
 	failCut = false
 	appendValues(t, l, 2)

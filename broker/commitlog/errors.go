@@ -20,6 +20,9 @@ var (
 	// reads go on. Also, but only until it succeeds: a failed append could not
 	// be taken back.
 	ErrOffline = errors.New("commitlog: the log is offline for writes")
+	// ErrNotAppended is said beside what was in the way of an append of which
+	// nothing is in the log, nor will be after a power cut.
+	ErrNotAppended = errors.New("commitlog: nothing was appended")
 	// ErrClosed: the log was closed or removed.
 	ErrClosed = errors.New("commitlog: the log is closed")
 	// ErrTooLarge: a batch over Config.MaxBatchBytes, or an append that no
@@ -28,6 +31,14 @@ var (
 	// ErrStaleEpoch: an append with a leader epoch below one the log has.
 	ErrStaleEpoch = errors.New("commitlog: leader epoch is older than the log's")
 )
+
+// NotAppended makes an error be ErrNotAppended too. Its text stays as it is.
+func NotAppended(err error) error { return notAppended{err} }
+
+type notAppended struct{ error }
+
+func (e notAppended) Is(target error) bool { return target == ErrNotAppended }
+func (e notAppended) Unwrap() error        { return e.error }
 
 // CorruptError describes one damaged stretch of a segment.
 type CorruptError struct {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"sidestream/broker/commitlog"
 	"sidestream/broker/record"
 	"sidestream/broker/record/packed"
 )
@@ -70,7 +71,7 @@ func enqueueProduce(s *Server, c *call, finish func(*response, error)) {
 			settle := func(a Appended) {
 				if a.Err != nil {
 					failed.Add(1)
-					rp.ErrorCode, rp.ErrorMessage, rp.ErrorRecords = codeOf(a.Err), text(a.Err), errorRecords(a.Err)
+					rp.ErrorCode, rp.ErrorMessage, rp.ErrorRecords = codeOf(a.Err), produceText(a.Err), errorRecords(a.Err)
 					s.metrics.failed(rp.ErrorCode)
 				} else {
 					rp.BaseOffset = a.Base
@@ -86,8 +87,25 @@ func enqueueProduce(s *Server, c *call, finish func(*response, error)) {
 	done()
 }
 
+// produceText is the error's text, and whether the batch is certainly not in the log where the code leaves that open.
+func produceText(err error) *string {
+	if errors.Is(err, commitlog.ErrNotAppended) {
+		switch codeOf(err) {
+		case codeKafkaStorageError, codeUnknownServerError:
+			return text(fmt.Errorf("%s%w", NotAppended, err))
+		}
+	}
+	return text(err)
+}
+
 // errorRecords lists the records that an error is about, if it says so (KIP-467, since version 8).
 func errorRecords(err error) (out []kmsg.ProduceResponseTopicPartitionErrorRecord) {
+	var one *record.BadRecordError
+	if errors.As(err, &one) {
+		e := kmsg.NewProduceResponseTopicPartitionErrorRecord()
+		e.RelativeOffset, e.ErrorMessage = one.Index, text(one)
+		return append(out, e)
+	}
 	var batch *BatchError
 	if !errors.As(err, &batch) {
 		return nil

@@ -47,8 +47,9 @@ type fetchedTopic struct {
 
 func serveFetch(s *Server, c *call) (*response, error) {
 	req := c.req.(*kmsg.FetchRequest)
-	if req.SessionID != 0 {
-		// We never give out a session (that is always legal), so this one is not ours.
+	if req.SessionEpoch > 0 {
+		// Only a fetch that goes on in a session has such an epoch: 0 asks for one and -1 does without, both whatever the
+		// id (KIP-227). We never give one out (that is always legal), so this one is not ours.
 		s.metrics.failed(codeFetchSessionNotFound)
 		return encodeFetch(c.header, req, nil, codeFetchSessionNotFound, 0)
 	}

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 
 	"sidestream/broker/cluster"
@@ -117,6 +118,7 @@ var codes = []struct {
 	{errMetadataSize, codeOffsetMetadataTooLarge},
 	{ErrStorage, codeKafkaStorageError},
 	{syscall.ENOSPC, codeKafkaStorageError},
+	{syscall.EDQUOT, codeKafkaStorageError},
 }
 
 // codeOf returns the wire code of err; an error that the table does not know is a server error.
@@ -132,12 +134,25 @@ func codeOf(err error) int16 {
 	return codeUnknownServerError
 }
 
+// NotAppended begins the text of a produce error beside which nothing of the batch is in the log, nor ever will be of
+// this attempt. KAFKA_STORAGE_ERROR leaves that open, and no code says it that every client repeats. Sidecars look for it
+// (sidecar/publish, outcome.go), and so may any client: it never changes.
+const NotAppended = "not appended: "
+
+// maxText bounds the bytes of an error's text. Names of any length are quoted in them, and before the flexible versions
+// the length of a string is a number of two bytes, which a longer one would make a lie.
+const maxText = 4 << 10
+
 // text returns err's text for a nullable string of an answer, nil when there is no error.
 func text(err error) *string {
 	if err == nil {
 		return nil
 	}
 	s := err.Error()
+	if len(s) > maxText {
+		s = s[:maxText/2] + " […] " + s[len(s)-maxText/2:]
+	}
+	s = strings.ToValidUTF8(s, "\uFFFD") // cut in the middle of a character, or a client's bytes
 	return &s
 }
 

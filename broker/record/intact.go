@@ -38,12 +38,12 @@ func CheckRecords(batch []byte, h Header) (Header, error) {
 		}
 		length, start := number(b, at)
 		if start < 0 || length < 0 || length > int64(len(b)-start) {
-			return h, fmt.Errorf("record %d of %d: %w: its length is missing or beyond the %d bytes left", i, h.Count, ErrInvalid, len(b)-at)
+			return h, &BadRecordError{i, h.Count, fmt.Sprintf("its length is missing or beyond the %d bytes left", len(b)-at)}
 		}
 		at = start + int(length)
 		what, delta := lie(b[start:at], int64(i), h.FirstTimestamp)
 		if what != "" {
-			return h, fmt.Errorf("record %d of %d: %w: %s", i, h.Count, ErrInvalid, what)
+			return h, &BadRecordError{i, h.Count, what}
 		}
 		latest = max(latest, delta)
 	}
@@ -52,6 +52,20 @@ func CheckRecords(batch []byte, h Header) (Header, error) {
 	}
 	return Redate(batch, h, h.FirstTimestamp+latest), nil
 }
+
+// BadRecordError is ErrInvalid of a batch for what is wrong with one of its records.
+type BadRecordError struct {
+	Index int32 // in the batch, from 0
+	Count int32 // of the batch's records
+	What  string
+}
+
+func (e *BadRecordError) Error() string {
+	return fmt.Sprintf("record %d of %d: %v: %s", e.Index, e.Count, ErrInvalid, e.What)
+}
+
+// Unwrap says what kind of error it is.
+func (e *BadRecordError) Unwrap() error { return ErrInvalid }
 
 // Redate corrects the highest timestamp of a batch to the one that was found in
 // its records, and its checksum, unless the broker's clock dated them. It returns

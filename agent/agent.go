@@ -67,6 +67,8 @@ type Agent struct {
 	view        *broker.View
 	viewChanged chan struct{} // closed when view is replaced
 	httpAddr    string
+	outage      Outage
+	seen        time.Time // when the store last answered
 }
 
 // host is the broker as the agent uses it.
@@ -108,6 +110,7 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Agent, error) {
 		led:          map[facts.Part]standing{},
 		view:         &broker.View{Controller: -1, Topics: map[string]*broker.TopicView{}},
 		viewChanged:  make(chan struct{}),
+		outage:       Outage{Missing: []Absence{}},
 	}
 	a.life, a.end = context.WithCancel(context.Background())
 	a.open = func(cfg broker.Config, opts broker.Options) (host, error) { return broker.Open(cfg, a, opts) }
@@ -187,6 +190,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return a.reconcile(run) })
 		g.Go(func() error { return a.watchView(run) })
 		g.Go(func() error { return a.watchAlone(run) })
+		g.Go(func() error { return a.watchOutage(run) })
 		g.Go(func() error { return a.controller().Run(run) })
 		g.Go(func() error { return a.suspect(run) })
 		g.Go(func() error { return a.offsets.Run(run) })

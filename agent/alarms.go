@@ -20,6 +20,8 @@ const (
 	alarmLead       = "cannot lead"
 	alarmRemove     = "cannot remove"
 	alarmReplicated = "replication"
+	alarmMissing    = "missing broker" // with the broker's id behind it
+	alarmLeaderless = "partitions without a leader"
 )
 
 // sameAlarm is how long the log is silent about an alarm that stands though its

@@ -37,6 +37,7 @@ type Status struct {
 	Brokers    []int32           `json:"brokers"`    // registered and serving
 	Partitions []PartitionStatus `json:"partitions"` // led here
 	Alarms     []string          `json:"alarms"`
+	Outage     Outage            `json:"outage"` // what of the cluster has no leader
 }
 
 // PartitionStatus is one partition that this broker leads.
@@ -110,11 +111,11 @@ func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
 	method, path := string(c.Method()), string(c.Path())
 	allowed := fasthttp.MethodGet
 	switch path {
-	case "/healthz", "/readyz", "/status", "/metrics":
+	case "/healthz", "/readyz", "/status", "/topics", "/metrics":
 	case "/metadata/rebuild":
 		allowed = fasthttp.MethodPost
 	default:
-		fail(c, fasthttp.StatusNotFound, "not_found", "there are GET /healthz, /readyz, /status, /metrics and POST /metadata/rebuild")
+		fail(c, fasthttp.StatusNotFound, "not_found", "there are GET /healthz, /readyz, /status, /topics, /metrics and POST /metadata/rebuild")
 		return
 	}
 	if method != allowed && !(allowed == fasthttp.MethodGet && method == fasthttp.MethodHead) {
@@ -129,6 +130,8 @@ func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
 		a.readyz(c)
 	case "/status":
 		answer(c, fasthttp.StatusOK, a.Status())
+	case "/topics":
+		answer(c, fasthttp.StatusOK, a.Topics(string(c.QueryArgs().Peek("topic"))))
 	case "/metrics":
 		metrics(c)
 	case "/metadata/rebuild":
@@ -152,7 +155,7 @@ func (a *Agent) Status() Status {
 	view, session, b := a.View(), a.liveSession(), a.theBroker()
 	f, _ := a.mirror.Latest()
 	s := Status{ID: a.ID(), ClusterID: a.folderCluster(), Version: Version, Broker: a.BrokerAddr(), Store: f.Cluster.String(),
-		Session: "none", Controller: view.Controller, Brokers: []int32{}, Partitions: []PartitionStatus{}, Alarms: a.Alarms()}
+		Session: "none", Controller: view.Controller, Brokers: []int32{}, Partitions: []PartitionStatus{}, Alarms: a.Alarms(), Outage: a.Outage()}
 	if session != nil {
 		s.Session = session.Ownership().String()
 	}

@@ -9,6 +9,7 @@ import (
 	"sidestream/sdk/api"
 	"sidestream/sidecar/idempotency"
 	"sidestream/sidecar/limit"
+	"sidestream/sidecar/publish"
 	"sidestream/sidecar/upstream"
 )
 
@@ -48,8 +49,13 @@ type BrokersStatus struct {
 
 // PublishStatus is what is on its way.
 type PublishStatus struct {
-	Buffered int64         `json:"buffered"`
-	Limits   *LimitsStatus `json:"limits,omitempty"` // those in force
+	Buffered int64 `json:"buffered"`
+	// Away are the first 20 of the partitions to which messages do not get through,
+	// with what a broker said last.
+	Away           []publish.Away `json:"away"`
+	AwayPartitions int            `json:"away_partitions"`
+
+	Limits *LimitsStatus `json:"limits,omitempty"` // those in force
 }
 
 // LimitsStatus is what may be published per second; 0 and absent: no limit.
@@ -78,6 +84,7 @@ func (s *Sidecar) status() any {
 		Idempotency: s.keys.Status(), Consume: s.consumer.Status(), Config: s.reloads.get(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
 		Timestamp: time.Now(),
 	}
+	st.Publish.Away, st.Publish.AwayPartitions = s.publisher.Away()
 	if st.Brokers.Seeds == nil {
 		st.Brokers.Seeds = []string{}
 	}

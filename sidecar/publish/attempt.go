@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/sidecar/upstream"
 )
 
 // attempt is a produce request that makes its batch at the moment in which the
@@ -56,18 +58,34 @@ func (a *attempt) AppendTo(dst []byte) []byte {
 	return a.ProduceRequest.AppendTo(dst)
 }
 
-// resultIn is what the answer says of the partition.
-func (a *attempt) resultIn(resp kmsg.Response, partition int32) (code int16, offset int64) {
+// resultIn is what the answer says of the partition: at which offset the batch
+// begins, or an error with what the broker says beside its code.
+func (a *attempt) resultIn(resp kmsg.Response, partition int32) (offset int64, err error) {
 	if r, ok := resp.(*kmsg.ProduceResponse); ok {
 		for i := range r.Topics {
 			for k := range r.Topics[i].Partitions {
 				if rp := &r.Topics[i].Partitions[k]; rp.Partition == partition {
-					return rp.ErrorCode, rp.BaseOffset
+					return rp.BaseOffset, upstream.Said(rp.ErrorCode, wordsOf(rp))
 				}
 			}
 		}
 	}
-	return kerr.UnknownServerError.Code, -1 // it says nothing of it
+	return -1, kerr.UnknownServerError // it says nothing of it
+}
+
+// wordsOf are a broker's words about a partition, with those about the first
+// record that it names (KIP-467); nil for none.
+func wordsOf(rp *kmsg.ProduceResponseTopicPartition) *string {
+	for _, r := range rp.ErrorRecords {
+		switch {
+		case r.ErrorMessage == nil || *r.ErrorMessage == "":
+		case rp.ErrorMessage == nil || *rp.ErrorMessage == "" || *rp.ErrorMessage == *r.ErrorMessage:
+			return r.ErrorMessage
+		default:
+			return new(*rp.ErrorMessage + ": " + *r.ErrorMessage)
+		}
+	}
+	return rp.ErrorMessage
 }
 
 // topicID reads the canonical form of a topic's id; zero where there is none.

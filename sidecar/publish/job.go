@@ -104,8 +104,8 @@ func (j *job) land(pc *piece, from, to int, offset int64, err *api.Error) {
 }
 
 // refuse settles messages that go to no partition at all.
-func (j *job) refuse(i int, err *api.Error) {
-	j.results[i] = api.BatchResult{Offset: -1, Error: err}
+func (j *job) refuse(i int, partition int32, err *api.Error) {
+	j.results[i] = api.BatchResult{Partition: partition, Offset: -1, Error: err}
 	j.left--
 }
 
@@ -190,10 +190,10 @@ func (j *job) ring() {
 	j.done <- struct{}{} // it has room: nobody else has told
 }
 
-// leave is the caller's when its time is over: what is on its way is unheard,
+// leave is the caller's when its time is over: what is on its way is unheard(lane),
 // what was not sent is unsent(lane) and never will be. It returns the fates for
 // the caller to keep, and whether nothing is on its way any more.
-func (j *job) leave(unheard *api.Error, unsent func(*lane) *api.Error, late func([]api.BatchResult)) (fates []api.BatchResult, landed bool) {
+func (j *job) leave(unheard, unsent func(*lane) *api.Error, late func([]api.BatchResult)) (fates []api.BatchResult, landed bool) {
 	j.mu.Lock()
 	if j.left == 0 { // just now
 		j.mu.Unlock()
@@ -219,8 +219,12 @@ func (j *job) leave(unheard *api.Error, unsent func(*lane) *api.Error, late func
 	fates = append([]api.BatchResult(nil), j.results...)
 	for k := range j.pieces {
 		pc := &j.pieces[k]
+		if pc.landed == len(pc.which) {
+			continue
+		}
+		err := unheard(pc.lane)
 		for _, i := range pc.which[pc.landed:] {
-			fates[i] = api.BatchResult{Partition: pc.lane.partition, Offset: -1, Error: unheard}
+			fates[i] = api.BatchResult{Partition: pc.lane.partition, Offset: -1, Error: err}
 		}
 	}
 	j.late = late

@@ -28,7 +28,7 @@ type lane struct {
 	partition int32
 	ack       Ack
 
-	why   atomic.Pointer[string] // why the last attempt brought nothing; nil when nothing is known to be amiss
+	why   atomic.Pointer[string] // why the last attempt brought nothing; nil when nothing is known to be amiss of what waits
 	stuck atomic.Bool            // messages wait, and attempts bring nothing
 
 	// mu guards what follows.
@@ -81,6 +81,7 @@ func (l *lane) more() bool {
 	}
 	if l.running = len(l.queue) > 0; !l.running {
 		l.setStuck(false) // nobody waits: whoever comes may try
+		l.why.Store(nil)
 	}
 	return l.running
 }
@@ -115,18 +116,18 @@ func (l *lane) attempt() {
 		return
 	}
 	if err != nil {
-		l.pause(err.Error())
+		l.pause(noBroker, err.Error())
 		return
 	}
 	part, ok := t.Partition(l.partition)
 	if !ok || part.Leader < 0 {
 		l.look()
-		l.pause(fmt.Sprintf("partition %d of topic %s has no leader: its broker is away", l.partition, l.topic))
+		l.pause(noBroker, fmt.Sprintf("partition %d of topic %s has no leader: its broker is away", l.partition, l.topic))
 		return
 	}
 	if l.ack == AckAll && l.id == noProducer {
 		if l.id, err = l.p.ids.get(l.p.ctx); err != nil {
-			l.pause(fmt.Sprintf("the brokers give out no producer id: %v", err))
+			l.pause(noBroker, fmt.Sprintf("the brokers give out no producer id: %v", err))
 			return
 		}
 		l.next = 0
@@ -143,12 +144,13 @@ func (l *lane) attempt() {
 	resp, err := l.p.request(l.ack, part.Leader, a)
 	switch {
 	case err != nil && (!a.appended || upstream.IsDial(err) || l.p.writes.to(part.Leader) == before):
-		l.unsent(err)
+		l.unsent(part.Leader, err)
 	case l.b.empty(): // whoever wanted something had gone when it was written
 	case err != nil:
-		l.unheard(err)
+		l.unheard(part.Leader, err)
 	default:
-		l.answered(a.resultIn(resp, l.partition))
+		offset, err := a.resultIn(resp, l.partition)
+		l.answered(part.Leader, offset, err)
 	}
 }
 
@@ -175,28 +177,31 @@ func (l *lane) gather() {
 }
 
 // unsent is an attempt of which no byte was written.
-func (l *lane) unsent(err error) {
+func (l *lane) unsent(broker int32, err error) {
 	if !l.b.doubt {
 		l.putBack()
 	}
 	l.moved()
-	l.pause(err.Error())
+	l.pause(broker, saidBy(broker, err))
 }
 
+// saidBy is an error with the broker that said it, or that was asked.
+func saidBy(broker int32, err error) string { return fmt.Sprintf("broker %d: %v", broker, err) }
+
 // unheard is an attempt that may have been written, or not.
-func (l *lane) unheard(err error) {
+func (l *lane) unheard(broker int32, err error) {
 	if l.ack == AckLeader {
-		l.fail(unknown(l.topic, err.Error()))
+		l.meet(broker, saidBy(broker, err))
+		l.fail(unknown(l.topic, saidBy(broker, err)))
 		return
 	}
 	l.b.doubt = true
 	l.moved()
-	l.pause(err.Error())
+	l.pause(broker, saidBy(broker, err))
 }
 
 // answered is what the leader said of the batch.
-func (l *lane) answered(code int16, offset int64) {
-	err := kerr.ErrorForCode(code)
+func (l *lane) answered(broker int32, offset int64, err error) {
 	if errors.Is(err, kerr.DuplicateSequenceNumber) {
 		// It is there, but too old for the broker to know where.
 		l.advance()
@@ -221,7 +226,11 @@ func (l *lane) answered(code int16, offset int64) {
 			l.fail(unknown(l.topic, "its broker does not know the topic, others do"))
 			return
 		}
-		l.fail(l.p.tell(err, l.topic))
+		told := l.p.tell(err, l.topic)
+		if told.Code == api.CodeBrokersUnavailable || told.Code == api.CodeUnknownOutcome {
+			l.meet(broker, saidBy(broker, err))
+		}
+		l.fail(told)
 		return
 	}
 	switch refusal := refusalOf(err); {
@@ -237,21 +246,21 @@ func (l *lane) answered(code int16, offset int64) {
 		l.p.ids.forget()
 		l.tries++
 		if l.tries > 1 {
-			l.pause(err.Error())
+			l.pause(broker, saidBy(broker, err))
 		}
 	case refusal == refusedNow || gone:
 		if !l.b.doubt {
 			l.putBack()
 		}
 		l.look()
-		l.pause(err.Error())
+		l.pause(broker, saidBy(broker, err))
 	case refusal == refusedOne && !l.b.doubt && l.b.fields.count > 1:
 		l.most, l.mostFor = int(l.b.fields.count)/2, int(l.b.fields.count)
 		l.putBack()
 	case kerr.IsRetriable(err):
 		l.b.doubt = true
 		l.look()
-		l.pause(err.Error())
+		l.pause(broker, saidBy(broker, err))
 	default:
 		told := l.p.tell(err, l.topic)
 		if l.b.doubt { // what is refused now may have been taken then
@@ -260,6 +269,7 @@ func (l *lane) answered(code int16, offset int64) {
 		if l.b.doubt || told.Code == api.CodeUnknownOutcome {
 			l.id = noProducer // whether its sequence numbers are used up is not known
 			l.p.ids.forget()
+			l.meet(broker, saidBy(broker, err))
 		}
 		l.fail(told)
 	}
@@ -274,6 +284,7 @@ func (l *lane) isGone(t upstream.Topic, err error) bool {
 }
 
 func (l *lane) endGone() {
+	l.p.troubles.gone(l.topic, l.partition)
 	l.end(func() *api.Error { return unknown(l.topic, "the topic was deleted meanwhile") },
 		func() *api.Error {
 			return api.NewError(api.CodeTopicNotFound, fmt.Sprintf("topic %s was deleted meanwhile", l.topic))
@@ -290,8 +301,8 @@ func (l *lane) moved() {
 }
 
 // pause waits before the next attempt, the longer the more have failed.
-func (l *lane) pause(why string) {
-	l.why.Store(&why)
+func (l *lane) pause(broker int32, why string) {
+	l.meet(broker, why)
 	l.setStuck(true)
 	wait := min(50*time.Millisecond<<min(l.tries, 5), time.Second)
 	l.tries++
@@ -299,6 +310,12 @@ func (l *lane) pause(why string) {
 	case <-time.After(wait):
 	case <-l.p.ctx.Done():
 	}
+}
+
+// meet notes why an attempt brought nothing.
+func (l *lane) meet(broker int32, why string) {
+	l.why.Store(&why)
+	l.p.troubles.meet(l.topic, l.partition, broker, why)
 }
 
 // advance uses up the sequence numbers of the batch.
@@ -317,6 +334,7 @@ func (l *lane) written(offset int64) {
 	}
 	l.tries = 0
 	l.why.Store(nil)
+	l.p.troubles.over(l.topic, l.partition)
 	l.setStuck(false)
 	l.over()
 }

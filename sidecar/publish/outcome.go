@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/upstream"
 )
 
 // verdict is what the error code of a produce answer says to the caller.
@@ -65,9 +66,15 @@ func refusalOf(err error) refusal {
 		return refusedOne
 	}
 	for _, v := range verdicts {
-		if v.once && errors.Is(err, v.err) {
-			return refusedNow
+		if errors.Is(err, v.err) {
+			if v.once {
+				return refusedNow
+			}
+			return refusedNot
 		}
+	}
+	if notAppended(err) {
+		return refusedNow
 	}
 	return refusedNot
 }
@@ -83,7 +90,17 @@ func outcome(err error, topic string) *api.Error {
 			return api.NewError(v.code, fmt.Sprintf("the broker refuses the message for topic %s: %v", topic, err))
 		}
 	}
+	if notAppended(err) {
+		return away(fmt.Sprintf("the broker did not take the message for topic %s: %v", topic, err))
+	}
 	return unknown(topic, err.Error())
+}
+
+// notAppended says whether the broker says of an attempt, in words beside the
+// code, that nothing of it was appended.
+func notAppended(err error) bool {
+	said, ok := errors.AsType[*upstream.BrokerError](err)
+	return ok && said.NotAppended
 }
 
 func unknown(topic, why string) *api.Error {

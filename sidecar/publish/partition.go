@@ -92,7 +92,7 @@ func choose(t *upstream.Topic, free []upstream.Partition, m *Message, r *run, no
 		return id, nil
 	}
 	if t.Partitions[id].Leader < 0 {
-		return 0, away(fmt.Sprintf("partition %d of topic %s has no leader: its broker is away", id, t.Name))
+		return id, away(fmt.Sprintf("partition %d of topic %s has no leader: its broker is away", id, t.Name))
 	}
 	return id, nil
 }

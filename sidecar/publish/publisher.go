@@ -79,6 +79,7 @@ type Publisher struct {
 	metrics *metrics
 
 	settings atomic.Pointer[settings]
+	troubles *troubles
 
 	clients [2]*kgo.Client // by Ack, a connection to each broker; there is no order between them
 	writes  writes
@@ -132,7 +133,7 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 		cfg: cfg, up: up, log: deps.Logger, create: deps.AutoCreate,
 		bytes:  semaphore.NewWeighted(cfg.BufferBytes),
 		count:  semaphore.NewWeighted(cfg.BufferRecords),
-		topics: map[string]*topicState{},
+		topics: map[string]*topicState{}, troubles: newTroubles(deps.Logger),
 	}
 	if err := p.Configure(cfg); err != nil {
 		return nil, err

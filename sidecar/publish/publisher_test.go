@@ -325,7 +325,7 @@ func TestBrokerStoppedBeforeTheMessage(t *testing.T) {
 	if j.hasLanded() {
 		t.Fatalf("landed with %+v", j.results)
 	}
-	got, landed := j.leave(unknown("one", ""), unsent(3*time.Second), nil)
+	got, landed := j.leave(unheard(3*time.Second), unsent(3*time.Second), nil)
 	if !landed || got[0].Error == nil || got[0].Error.Code != api.CodeBrokersUnavailable {
 		t.Errorf("got %+v, landed %v, want %s", got, landed, api.CodeBrokersUnavailable)
 	}

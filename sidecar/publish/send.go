@@ -73,12 +73,14 @@ func (p *Publisher) publish(ctx context.Context, topic string, j *job, o Options
 			ae = api.NewError(api.CodeInternal, err.Error())
 		}
 		p.metrics.failures.WithLabelValues(string(ae.Code)).Add(float64(len(j.ms)))
+		p.troubles.failed(topic, noPartition, ae.Code, len(j.ms))
 		return nil, ae
 	}
 	written, bytes := 0, 0
 	for i := range results {
 		if e := results[i].Error; e != nil {
 			p.metrics.failures.WithLabelValues(string(e.Code)).Inc()
+			p.troubles.failed(topic, results[i].Partition, e.Code, 1)
 			continue
 		}
 		written++
@@ -109,6 +111,7 @@ func (p *Publisher) send(topic string, j *job, o Options, batch bool) (results [
 	}
 	t, err := p.topic(ctx, topic)
 	if err != nil {
+		p.refusedWhole(topic, err)
 		return nil, true, err
 	}
 	if batch && named {
@@ -131,7 +134,7 @@ func (p *Publisher) send(topic string, j *job, o Options, batch bool) (results [
 		o.Entered()
 	}
 	if len(j.pieces) > 0 && !j.hasLanded() {
-		results, landed = j.leave(unknown(topic, "no answer from the brokers in time; it may still be written"), unsent(o.Timeout), o.Landed)
+		results, landed = j.leave(unheard(o.Timeout), unsent(o.Timeout), o.Landed)
 	} else {
 		results, landed = j.results, true
 	}
@@ -211,6 +214,14 @@ func (p *Publisher) checkPartitions(ctx context.Context, t upstream.Topic, ms []
 	return t, nil
 }
 
+// refusedWhole notes why nothing can be sent to a topic, if it is for the brokers
+// to mend.
+func (p *Publisher) refusedWhole(topic string, err error) {
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeBrokersUnavailable {
+		p.troubles.meet(topic, noPartition, noBroker, e.Message)
+	}
+}
+
 // state remembers a topic. Of a topic that was deleted and made anew under its
 // name nothing is kept; what waits for the old one finds out by itself.
 func (p *Publisher) state(t *upstream.Topic) *topicState {
@@ -240,7 +251,8 @@ func (s *topicState) enter(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
 	if len(j.ms) == 1 {
 		id, refused := choose(t, free, &j.ms[0], &s.run, j.now)
 		if refused != nil {
-			j.refuse(0, refused)
+			p.refused(t, id, refused)
+			j.refuse(0, id, refused)
 			return
 		}
 		j.onePiece[0] = piece{job: j, lane: s.lane(p, t, ack, id), which: j.oneWhich[:]}
@@ -250,6 +262,18 @@ func (s *topicState) enter(p *Publisher, t *upstream.Topic, j *job, ack Ack) {
 	}
 	for i := range j.pieces {
 		j.pieces[i].lane.enter(&j.pieces[i])
+	}
+}
+
+// refused notes that messages were refused because nobody leads their partition,
+// or any of the topic.
+func (p *Publisher) refused(t *upstream.Topic, partition int32, why *api.Error) {
+	switch {
+	case why.Code != api.CodeBrokersUnavailable:
+	case int(partition) < len(t.Partitions) && t.Partitions[partition].Leader < 0:
+		p.troubles.meet(t.Name, partition, noBroker, why.Message)
+	default:
+		p.troubles.meet(t.Name, noPartition, noBroker, why.Message)
 	}
 }
 
@@ -286,9 +310,11 @@ func (s *topicState) divide(p *Publisher, t *upstream.Topic, free []upstream.Par
 		if refused != nil {
 			if same := told[refused.Message]; same != nil {
 				refused = same
+			} else {
+				p.refused(t, id, refused)
 			}
 			told[refused.Message] = refused
-			j.refuse(i, refused)
+			j.refuse(i, id, refused)
 			id = nowhere
 		}
 		chosen[i] = id
@@ -328,6 +354,24 @@ func (s *topicState) lane(p *Publisher, t *upstream.Topic, ack Ack, id int32) *l
 		(*lanes)[id] = l
 	}
 	return l
+}
+
+// unheard is the error of a message that its lane has sent, and of which no broker
+// has told in time what became of it. What brokers said instead is in it.
+func unheard(timeout time.Duration) func(*lane) *api.Error {
+	told := map[*lane]*api.Error{}
+	return func(l *lane) *api.Error {
+		e := told[l]
+		if e == nil {
+			why := fmt.Sprintf("no broker answered in time (timeout %s)", timeout)
+			if last := l.why.Load(); last != nil {
+				why = fmt.Sprintf("no broker told within the timeout (%s); the last that came of it is: %s", timeout, *last)
+			}
+			e = unknown(l.topic, why+"; it may still be written")
+			told[l] = e
+		}
+		return e
+	}
 }
 
 // unsent is the error of a message that its lane has not sent in time.

@@ -70,6 +70,7 @@ type Broker struct {
 	metrics    *metrics
 	logMetrics *commitlog.Metrics
 	ids        *producerIDs
+	unpacking  unpacking
 	server     *kafka.Server
 	logDirs    []*logDir // the data folder first; not changed after Open
 	placing    placement
@@ -105,6 +106,7 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 	}
 	b.metrics = newMetrics(opts.Registerer)
 	b.logMetrics = commitlog.NewMetrics(opts.Registerer)
+	b.unpacking = newUnpacking(cfg.MaxUnpackedBytes)
 	b.ids = newProducerIDs(cluster.NextProducerIDs)
 	b.server = kafka.New(b.serverConfig(), b, b.log, opts.Registerer)
 	if err := b.load(); err != nil {
@@ -141,7 +143,8 @@ func (b *Broker) serverConfig() kafka.Config {
 		MaxRequestBytes: c.MaxRequestBytes, MaxRequestMemory: c.MaxRequestMemory,
 		MaxConnections: c.MaxConnections, MaxConnectionsPerIP: c.MaxConnectionsPerIP,
 		MaxInFlightRequests: c.MaxInFlightRequests, MaxInFlightBytes: c.MaxInFlightBytes,
-		MaxFetchBytes: c.MaxFetchBytes, MaxFetchWait: c.MaxFetchWait,
+		MaxUnpackedBytes: c.MaxUnpackedBytes,
+		MaxFetchBytes:    c.MaxFetchBytes, MaxFetchWait: c.MaxFetchWait,
 		IdleTimeout: c.IdleTimeout, ReceiveTimeout: c.ReceiveTimeout, RequestTimeout: c.RequestTimeout,
 		AutoCreateTopics: c.AutoCreateTopics, AutoCreatePartitions: c.AutoCreatePartitions,
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sidestream/broker/kafka"
+	"sidestream/broker/record/unpack"
 )
 
 // Config says how a broker serves. The zero value is not usable: start from DefaultConfig.
@@ -25,6 +26,7 @@ type Config struct {
 
 	MaxRequestBytes        int64         `yaml:"max_request_bytes" help:"Largest request frame in bytes, 1 KiB to 2 GiB; 100 MiB by default as in Kafka (socket.request.max.bytes); a larger one closes the connection."`
 	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 100 MiB by default; it is charged as their bytes arrive, an eighth is left for requests that are there at once, further ones wait unread, and what requests leave of it is kept a while for the next ones."`
+	MaxUnpackedBytes       int64         `yaml:"max_unpacked_bytes" help:"Bytes that a compressed batch may unpack to, 64 KiB to 2 GiB; 64 MiB by default, as consumers' memory has to stand it; a produced batch that unpacks to more is refused with MESSAGE_TOO_LARGE, and one that is stored is passed on but not looked into by compaction and searches by time, which take twice as much memory at most."`
 	MaxConnections         int           `yaml:"max_connections" help:"Connections in all, at least 1; 10000 by default; a further one is closed at once."`
 	MaxConnectionsPerIP    int           `yaml:"max_connections_per_ip" help:"Connections from one IP address, at least 1; 5000 by default; a further one is closed at once."`
 	MaxInFlightRequests    int           `yaml:"max_in_flight_requests" help:"Requests of one connection that may be unanswered at once, 1 to 10000; 100 by default; further ones wait unread."`
@@ -86,6 +88,7 @@ func DefaultConfig() Config {
 		Loops:                  2,
 		MaxRequestBytes:        100 << 20,
 		MaxRequestMemory:       100 << 20,
+		MaxUnpackedBytes:       unpack.DefaultLimit,
 		MaxConnections:         10000,
 		MaxConnectionsPerIP:    5000,
 		MaxInFlightRequests:    100,
@@ -131,6 +134,7 @@ func (c Config) Validate() error {
 		{"loops", int64(c.Loops), 1, 64},
 		{"max_request_bytes", c.MaxRequestBytes, 1 << 10, 1<<31 - 1},
 		{"max_request_memory", c.MaxRequestMemory, c.MaxRequestBytes, 1 << 62},
+		{"max_unpacked_bytes", c.MaxUnpackedBytes, 64 << 10, 1<<31 - 1},
 		{"max_connections", int64(c.MaxConnections), 1, 1 << 31},
 		{"max_connections_per_ip", int64(c.MaxConnectionsPerIP), 1, 1 << 31},
 		{"max_in_flight_requests", int64(c.MaxInFlightRequests), 1, 10000},

@@ -74,9 +74,9 @@ func (b *Broker) openLog(h *holding, clean bool) error {
 		return err
 	}
 	log, err := commitlog.Open(b.fs, dir, cfg, commitlog.Options{
-		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Begun: h.begun, Decompress: decompress, Compress: compress})
+		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Begun: h.begun, Decompress: b.unpacking.decompress, Compress: compress})
 	if err == nil {
-		part := newPartition(d.Topic, d.ID, d.Partition, log, b.dirOf(dir), b.log, b.metrics)
+		part := newPartition(d.Topic, d.ID, d.Partition, log, b.dirOf(dir), b.unpacking, b.log, b.metrics)
 		h.set(func() { h.part, h.err = part, nil })
 		return nil
 	}

@@ -13,11 +13,15 @@ const maxRecordErrors = 1000
 
 // checkKeys refuses a batch for a compacted topic when a record of it has no key: compaction could neither keep nor
 // replace it.
-func checkKeys(batch []byte, h record.Header) error {
-	plain, err := decompress(h.Codec(), batch[record.HeaderSize:])
+func (u unpacking) checkKeys(batch []byte, h record.Header) error {
+	plain, done, err := u.decompress(h.Codec(), batch[record.HeaderSize:])
 	if err != nil {
-		return fmt.Errorf("%w: %w", record.ErrInvalid, err)
+		if !errors.Is(err, record.ErrTooLarge) {
+			err = fmt.Errorf("%w: %w", record.ErrInvalid, err)
+		}
+		return err
 	}
+	defer done()
 	refused := &kafka.BatchError{Text: "a compacted topic takes only records with a key"}
 	index := int32(0)
 	for r, err := range record.Records(plain, h) {

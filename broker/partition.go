@@ -17,12 +17,13 @@ import (
 // partition serves one log: a queue of appends that a writer empties group by group, and a flusher that makes what was
 // written durable, one fdatasync for everything that came while the last one ran. Both run only while there is work.
 type partition struct {
-	topic string
-	id    UUID
-	index int32
-	log   *commitlog.Log
-	dir   *logDir
-	zlog  *zap.Logger
+	topic     string
+	id        UUID
+	index     int32
+	log       *commitlog.Log
+	unpacking unpacking
+	dir       *logDir
+	zlog      *zap.Logger
 
 	complained atomic.Int64 // when it last did, Unix nanoseconds
 	m          *metrics
@@ -63,8 +64,8 @@ func (p *partition) complain(now time.Time, what string, err error) {
 	}
 }
 
-func newPartition(topic string, id UUID, index int32, log *commitlog.Log, dir *logDir, zlog *zap.Logger, m *metrics) *partition {
-	p := &partition{topic: topic, id: id, index: index, log: log, dir: dir, m: m,
+func newPartition(topic string, id UUID, index int32, log *commitlog.Log, dir *logDir, u unpacking, zlog *zap.Logger, m *metrics) *partition {
+	p := &partition{topic: topic, id: id, index: index, log: log, dir: dir, unpacking: u, m: m,
 		zlog:     zlog.With(zap.String("topic", topic), zap.Int32("partition", index)),
 		policy:   commitlog.FlushPolicy{Messages: 1},
 		watchers: map[chan<- struct{}]int{}}

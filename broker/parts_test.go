@@ -341,32 +341,28 @@ func compressed(t *testing.T, codec record.Codec, data []byte) []byte {
 
 func TestDecompressIsBounded(t *testing.T) {
 	small := []byte(strings.Repeat("hello ", 1000))
-	const limit = 1 << 20
-	bomb := make([]byte, limit+1)
+	u := newUnpacking(1 << 20)
+	bomb := make([]byte, 1<<20+1)
 	for _, codec := range []record.Codec{record.Gzip, record.Snappy, record.LZ4, record.Zstd} {
-		got, err := decompress(codec, compressed(t, codec, small))
-		if err != nil || !bytes.Equal(got, small) {
-			t.Errorf("%v: %d bytes, %v", codec, len(got), err)
-		}
 		packed, err := compress(codec, small)
 		if err != nil || len(packed) >= len(small) {
 			t.Errorf("%v: packed to %d bytes, %v", codec, len(packed), err)
 		}
-		if got, err := decompress(codec, packed); err != nil || !bytes.Equal(got, small) {
-			t.Errorf("%v: packed and unpacked: %d bytes, %v", codec, len(got), err)
+		for _, b := range [][]byte{packed, compressed(t, codec, small)} {
+			got, done, err := u.decompress(codec, b)
+			if err != nil || !bytes.Equal(got, small) {
+				t.Fatalf("%v: %d bytes, %v", codec, len(got), err)
+			}
+			done()
 		}
-		if _, err := unpack(codec, compressed(t, codec, bomb), limit); err == nil {
-			t.Errorf("%v: a batch that unpacks to %d bytes was unpacked", codec, len(bomb))
+		if _, _, err := u.decompress(codec, compressed(t, codec, bomb)); !errors.Is(err, record.ErrTooLarge) {
+			t.Errorf("%v: a batch that unpacks to %d bytes: %v", codec, len(bomb), err)
 		}
-		if _, err := decompress(codec, []byte("no such thing")); err == nil {
+		if _, _, err := u.decompress(codec, []byte("no such thing")); err == nil {
 			t.Errorf("%v: garbage was unpacked", codec)
 		}
 	}
-	block := s2.EncodeSnappy(nil, small)
-	framed := append([]byte{}, xerial...)
-	framed = append(framed, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, byte(len(block)>>8), byte(len(block)))
-	framed = append(framed, block...)
-	if got, err := decompress(record.Snappy, framed); err != nil || !bytes.Equal(got, small) {
-		t.Errorf("java's frame: %d bytes, %v", len(got), err)
+	if u.memory.Claim().Take(t.Context(), 2<<20) != nil {
+		t.Error("not all of the memory came back")
 	}
 }

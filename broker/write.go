@@ -87,7 +87,7 @@ func (p *partition) write() {
 			continue
 		}
 		if p.keyed.Load() {
-			group = refuseKeyless(group)
+			group = p.refuseKeyless(group)
 		}
 		for len(group) > 0 {
 			group = group[p.writeGroup(group, policy, epoch, p.log.Append):]
@@ -96,10 +96,10 @@ func (p *partition) write() {
 }
 
 // refuseKeyless answers the appends that a compacted topic cannot take, and returns the others.
-func refuseKeyless(group []kafka.Append) []kafka.Append {
+func (p *partition) refuseKeyless(group []kafka.Append) []kafka.Append {
 	var rest []kafka.Append
 	for _, a := range group {
-		if err := checkKeys(a.Batch, a.Header); err != nil {
+		if err := p.unpacking.checkKeys(a.Batch, a.Header); err != nil {
 			a.Done(kafka.Appended{Base: -1, Start: -1, Err: err})
 			continue
 		}

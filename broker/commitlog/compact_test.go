@@ -32,7 +32,7 @@ func compactOptions() Options {
 			err := w.Close()
 			return out.Bytes(), err
 		},
-		Decompress: func(codec record.Codec, b []byte) ([]byte, error) {
+		Decompress: whole(func(codec record.Codec, b []byte) ([]byte, error) {
 			if codec != record.Gzip {
 				return nil, fmt.Errorf("codec %v", codec)
 			}
@@ -41,7 +41,7 @@ func compactOptions() Options {
 				return nil, err
 			}
 			return io.ReadAll(r)
-		},
+		}),
 	}
 }
 
@@ -141,7 +141,7 @@ func readStored(l *Log) (list []stored, err error) {
 			}
 			body := raw[record.HeaderSize:]
 			if h.Codec() != record.None {
-				if body, err = compactOptions().Decompress(h.Codec(), body); err != nil {
+				if body, _, err = compactOptions().Decompress(h.Codec(), body); err != nil {
 					return list, err
 				}
 			}

@@ -47,8 +47,9 @@ type Options struct {
 	Begun bool
 	// Decompress gives the records of a compressed batch (what follows its
 	// header), so that searches by time are exact to the record. Without it
-	// they are exact to the batch when that is compressed.
-	Decompress func(codec record.Codec, b []byte) ([]byte, error)
+	// they are exact to the batch when that is compressed. They are the log's
+	// until it calls done, which it gets when there is no error.
+	Decompress func(codec record.Codec, b []byte) (plain []byte, done func(), err error)
 	// Compress is the reverse, for batches that compaction has thinned out.
 	Compress func(codec record.Codec, b []byte) ([]byte, error)
 }
@@ -59,7 +60,7 @@ type Log struct {
 	dir     string
 	logger  *zap.Logger
 	metrics *Metrics
-	unpack  func(codec record.Codec, b []byte) ([]byte, error)
+	unpack  func(codec record.Codec, b []byte) (plain []byte, done func(), err error)
 	pack    func(codec record.Codec, b []byte) ([]byte, error)
 
 	cleaner turn // who compacts; taken before the others

@@ -24,10 +24,11 @@ func (c *compaction) collect(list []closedSegment, from, limit int64, keys *keyM
 			if h.NextOffset() <= from || end < limit || h.Count == 0 || h.IsControl() || h.IsTransactional() {
 				return nil
 			}
-			body, err := t.records(b, h)
+			body, done, err := t.records(b, h)
 			if err != nil {
 				return nil
 			}
+			defer done()
 			for r, err := range record.BareRecords(body, h) {
 				if err != nil {
 					return err // records has seen that there is none

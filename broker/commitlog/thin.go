@@ -11,7 +11,7 @@ type thinner struct {
 	now       int64 // ms
 	retention int64 // of tombstones, ms
 	pack      func(codec record.Codec, b []byte) ([]byte, error)
-	unpack    func(codec record.Codec, b []byte) ([]byte, error)
+	unpack    func(codec record.Codec, b []byte) (plain []byte, done func(), err error)
 
 	// hidden: there are records below that may have keys which nobody could
 	// look at, in damage or in a transaction. A tombstone above them must
@@ -43,11 +43,12 @@ func (t *thinner) thin(b []byte, h record.Header) (fate, []byte, error) {
 		t.hidden = true
 		return asItIs, nil, nil
 	}
-	body, err := t.records(b, h)
+	body, done, err := t.records(b, h)
 	if err != nil { // not ours to judge, the consumer will see
 		t.hidden = true
 		return asItIs, nil, nil
 	}
+	defer done()
 	c := t.choose(body, h)
 	switch {
 	case c.kept == 0:
@@ -59,21 +60,22 @@ func (t *thinner) thin(b []byte, h record.Header) (fate, []byte, error) {
 	return thinned, out, err
 }
 
-// records unpacks a batch and makes sure that it can be decoded.
-func (t *thinner) records(b []byte, h record.Header) ([]byte, error) {
-	body := b[record.HeaderSize:]
+// records unpacks a batch and makes sure that it can be decoded. done ends the
+// use of what it returns.
+func (t *thinner) records(b []byte, h record.Header) (body []byte, done func(), err error) {
+	body, done = b[record.HeaderSize:], func() {}
 	if h.Codec() != record.None {
-		var err error
-		if body, err = t.unpack(h.Codec(), body); err != nil {
-			return nil, err
+		if body, done, err = t.unpack(h.Codec(), body); err != nil {
+			return nil, nil, err
 		}
 	}
 	for _, err := range record.BareRecords(body, h) {
 		if err != nil {
-			return nil, err
+			done()
+			return nil, nil, err
 		}
 	}
-	return body, nil
+	return body, done, nil
 }
 
 // choice is what stays of a batch.

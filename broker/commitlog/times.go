@@ -208,9 +208,11 @@ func (l *Log) records(v view, pos int64, h record.Header, do func(record.Record)
 	}
 	body := b[record.HeaderSize:]
 	if h.Codec() != record.None {
-		if body, err = l.unpack(h.Codec(), body); err != nil {
+		var done func()
+		if body, done, err = l.unpack(h.Codec(), body); err != nil {
 			return false, nil
 		}
+		defer done()
 	}
 	for r, err := range record.Records(body, h) {
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"sidestream/broker/commitlog"
 	"sidestream/broker/record"
 	"sidestream/broker/record/packed"
+	"sidestream/broker/record/unpack"
 )
 
 // Produce advertises version 0 although versions below 3 (which carry the old message formats) are refused: librdkafka
@@ -127,10 +128,10 @@ func (s *Server) enqueueBatch(req *kmsg.ProduceRequest, topic string, in kmsg.Pr
 	if err != nil {
 		return err
 	}
-	if s.ctx.Err() != nil && packed.Unpacks(in.Records) { // one request can have enough of them for minutes
+	if s.ctx.Err() != nil && packed.Unpacks(in.Records, s.unpacker) { // one request can have enough of them for minutes
 		return fmt.Errorf("the broker stops: %w", ErrNotLeader)
 	}
-	h, err := checkBatch(in.Records, p.MaxBatchBytes(), req.Version)
+	h, err := checkBatch(in.Records, p.MaxBatchBytes(), req.Version, s.unpacker)
 	if err != nil {
 		return err
 	}
@@ -145,11 +146,11 @@ func hasHorizon(h record.Header) bool {
 }
 
 // unpacks tells whether one of the batches has to be unpacked to be checked, which an event loop has no time for.
-func unpacks(r kmsg.Request) bool {
+func (s *Server) unpacks(r kmsg.Request) bool {
 	req := r.(*kmsg.ProduceRequest)
 	for i := range req.Topics {
 		for j := range req.Topics[i].Partitions {
-			if packed.Unpacks(req.Topics[i].Partitions[j].Records) {
+			if packed.Unpacks(req.Topics[i].Partitions[j].Records, s.unpacker) {
 				return true
 			}
 		}
@@ -171,7 +172,7 @@ func checkProduce(req *kmsg.ProduceRequest) error {
 }
 
 // checkBatch checks what a producer sent for a partition: exactly one whole, intact batch of plain records.
-func checkBatch(b []byte, maxBytes int, version int16) (record.Header, error) {
+func checkBatch(b []byte, maxBytes int, version int16, u unpack.Unpacker) (record.Header, error) {
 	if len(b) == 0 {
 		return record.Header{}, fmt.Errorf("no records were sent: %w", record.ErrInvalid)
 	}
@@ -191,7 +192,7 @@ func checkBatch(b []byte, maxBytes int, version int16) (record.Header, error) {
 	case h.Codec() == record.Zstd && version < 7: // KIP-110
 		return h, fmt.Errorf("zstd needs produce version 7 or higher, got %d: %w", version, errCompression)
 	}
-	return packed.Check(b, h, maxBytes)
+	return packed.Check(b, h, maxBytes, u)
 }
 
 var (

@@ -9,6 +9,7 @@ type Config struct {
 	Loops                int
 	MaxRequestBytes      int64
 	MaxRequestMemory     int64
+	MaxUnpackedBytes     int64
 	MaxConnections       int
 	MaxConnectionsPerIP  int
 	MaxInFlightRequests  int

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/broker/record/unpack"
 )
 
 // cut feeds data in pieces and returns the frames.
@@ -320,7 +322,7 @@ func FuzzRequest(f *testing.F) {
 		if p, ok := c.req.(*kmsg.ProduceRequest); ok {
 			for _, topic := range p.Topics {
 				for _, part := range topic.Partitions {
-					_, _ = checkBatch(part.Records, 1<<20, p.Version)
+					_, _ = checkBatch(part.Records, 1<<20, p.Version, unpack.Unpacker{Limit: unpack.DefaultLimit})
 				}
 			}
 		}

@@ -176,7 +176,7 @@ func (c *conn) serve(f *frame) error {
 			f.release()
 			return err
 		}
-		if unpacks(call.req) { // few are at once, and the others must not hold up the server's stop
+		if c.s.unpacks(call.req) { // few are at once, and the others must not hold up the server's stop
 			select {
 			case c.s.unpacking <- struct{}{}:
 				defer func() { <-c.s.unpacking }()

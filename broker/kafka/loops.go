@@ -193,7 +193,7 @@ func (c *conn) serveOnLoop(f *frame) (why string, err error) {
 	}
 	call.ctx = c.s.ctx
 	if a.kind == produce {
-		if unpacks(call.req) {
+		if c.s.unpacks(call.req) {
 			return "unpacking", nil
 		}
 		a.enqueue(c.s, call, c.push(a, f).finish)

@@ -8,6 +8,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
@@ -18,6 +19,8 @@ import (
 	"github.com/panjf2000/gnet/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"sidestream/broker/record/unpack"
 )
 
 // Server serves one listener.
@@ -42,6 +45,7 @@ type Server struct {
 	descriptors int // how many the process may have
 	draining    atomic.Bool
 	loopsGone   chan struct{}
+	unpacker    unpack.Unpacker
 	unpacking   chan struct{} // holds one token for each request whose batches are being unpacked
 	inFlight    atomic.Int64  // requests begun and not yet answered
 	hush        hush
@@ -60,6 +64,7 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 		fetch:     newLimiter(cfg.Fetch),
 		conns:     map[*conn]struct{}{},
 		loopsGone: make(chan struct{}),
+		unpacker:  unpack.Unpacker{Limit: cmp.Or(cfg.MaxUnpackedBytes, unpack.DefaultLimit)},
 		unpacking: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), // the others go on meanwhile
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

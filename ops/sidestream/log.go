@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -13,11 +14,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"sidestream/broker/commitlog"
 	"sidestream/broker/disk"
 	"sidestream/broker/record"
+	"sidestream/broker/record/unpack"
 )
 
 // errDamaged: a segment was read as far as it goes.
@@ -35,6 +36,9 @@ func newLogDump() *cobra.Command {
 and producer, and with --records its records. A folder stands for all segments
 in it. Files are only read, also those of a running broker.
 
+A batch that unpacks to more than --max-unpacked bytes is printed without its
+records: a small one may be made to unpack to gigabytes.
+
 Where a file is damaged, the position and the reason are printed, and the exit
 code is 1. The end of a segment that a broker is writing, or was writing when it
 crashed, may be such a place: the broker cuts it off when it starts.`,
@@ -42,15 +46,19 @@ crashed, may be such a place: the broker cuts it off when it starts.`,
   sidestream log dump data/agent/hello-0 --json | jq .`,
 		Args: arguments("FILE..."),
 	}
-	var o dumpOptions
+	o := dumpOptions{maxUnpacked: unpack.DefaultLimit}
 	cmd.Flags().BoolVarP(&o.records, "records", "r", false, "print the records too")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print one JSON object a batch, a line each")
+	cmd.Flags().Int64Var(&o.maxUnpacked, "max-unpacked", o.maxUnpacked, "with --records, bytes that a batch may unpack to, at least 1")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.maxUnpacked < 1 {
+			return usageError{fmt.Errorf("--max-unpacked: got %d: use a number of bytes, such as %d", o.maxUnpacked, unpack.DefaultLimit)}
+		}
 		files, err := segmentFiles(args)
 		if err != nil {
 			return err
 		}
-		d := dumper{options: o, out: cmd.OutOrStdout(), fs: disk.OS, codec: kgo.DefaultDecompressor()}
+		d := dumper{options: o, out: cmd.OutOrStdout(), fs: disk.OS}
 		var errs []error
 		for _, f := range files {
 			if err := d.file(f); err != nil {
@@ -89,13 +97,15 @@ func segmentFiles(args []string) ([]string, error) {
 	return files, nil
 }
 
-type dumpOptions struct{ records, asJSON bool }
+type dumpOptions struct {
+	records, asJSON bool
+	maxUnpacked     int64 // bytes of one batch
+}
 
 type dumper struct {
 	options dumpOptions
 	out     io.Writer
 	fs      disk.FS
-	codec   kgo.Decompressor
 }
 
 // batchView is one batch as --json prints it.
@@ -118,6 +128,7 @@ type batchView struct {
 	FirstTime     int64        `json:"first_timestamp"`
 	MaxTime       int64        `json:"max_timestamp"`
 	Records       []recordView `json:"records,omitempty"`
+	Oversized     string       `json:"oversized,omitempty"` // why the records are left out
 	Error         string       `json:"error,omitempty"`
 }
 
@@ -187,10 +198,22 @@ func (d dumper) view(path string, e commitlog.Entry) batchView {
 	return v
 }
 
+// recordSize is about what a record takes in memory beside its bytes: millions of
+// empty ones fit into a small batch.
+const recordSize = 200
+
 func (d dumper) records(v *batchView, e commitlog.Entry) error {
-	plain, err := d.codec.Decompress(e.Raw[record.HeaderSize:], kgo.CompressionCodecType(e.Codec()))
-	if err != nil {
+	u := unpack.Unpacker{Limit: d.options.maxUnpacked}
+	plain, err := u.Unpack(context.Background(), nil, e.Codec(), e.Raw[record.HeaderSize:])
+	switch {
+	case errors.Is(err, record.ErrTooLarge):
+		v.Oversized = err.Error()
+		return nil
+	case err != nil:
 		return fmt.Errorf("decompressing: %w", err)
+	case e.Codec() != record.None && int64(len(plain))+recordSize*int64(e.Count) > d.options.maxUnpacked:
+		v.Oversized = fmt.Sprintf("%d records in %d bytes", e.Count, len(plain))
+		return nil
 	}
 	for r, err := range record.Records(plain, e.Header) {
 		if err != nil {
@@ -247,6 +270,11 @@ func (d dumper) print(v batchView) error {
 	if _, err := fmt.Fprintf(d.out, "at %-10d offsets %d to %d, %d records, %d bytes, epoch %d, codec %s, crc %s %s, producer %s, time %s%s\n",
 		v.Position, v.BaseOffset, v.LastOffset, v.Count, v.Size, v.LeaderEpoch, v.Codec, v.CRC, crc, producer, timeText(v.MaxTime), kind); err != nil {
 		return err
+	}
+	if v.Oversized != "" {
+		if _, err := fmt.Fprintf(d.out, "    records left out: %s (--max-unpacked)\n", v.Oversized); err != nil {
+			return err
+		}
 	}
 	for _, r := range v.Records {
 		if _, err := fmt.Fprintf(d.out, "    %d  %s  key %s  value %s", r.Offset, timeText(r.Timestamp), bytesText(r.Key, r.Key64), bytesText(r.Value, r.Value64)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 
 	"sidestream/broker/record"
+	"sidestream/broker/record/unpack"
 )
 
 // leastRecord is how many bytes a record takes at least: its length, attributes,
@@ -31,10 +32,15 @@ const leastLimit = 16 << 20
 // frame says there is room for, or a highest timestamp below the first one (which
 // is how clients look that set none, and is corrected). Records that differ in
 // nothing but their offsets take about a byte each, so that honest batches are
-// hardly ever suspicious for their count. An error is [record.ErrInvalid], or
-// [record.ErrTooLarge] when a batch that is suspicious for its count unpacks to
-// more than 16 MiB and more than maxBytes, the largest batch that may be stored.
-func Check(batch []byte, h record.Header, maxBytes int) (record.Header, error) {
+// hardly ever suspicious for their count. It is read as far as the unpacker's
+// limit, too, when neither the frame nor its blocks tell whether it unpacks to
+// more.
+//
+// An error is [record.ErrInvalid], or [record.ErrTooLarge]: of a batch that
+// unpacks to more than the unpacker's limit, and of one that is suspicious for
+// its count and unpacks to more than 16 MiB and more than maxBytes, the largest
+// batch that may be stored.
+func Check(batch []byte, h record.Header, maxBytes int, u unpack.Unpacker) (record.Header, error) {
 	codec := h.Codec()
 	if codec == record.None {
 		return record.CheckRecords(batch, h)
@@ -44,36 +50,37 @@ func Check(batch []byte, h record.Header, maxBytes int) (record.Header, error) {
 	if err != nil {
 		return h, err
 	}
-	if !crowded && !undated {
-		return h, nil
+	if crowded || undated {
+		latest, err := count(codec, body, h, int64(max(maxBytes, leastLimit)))
+		switch {
+		case err == nil:
+			return record.Redate(batch, h, latest), u.Check(codec, body)
+		case crowded || !errors.Is(err, record.ErrTooLarge):
+			return h, fmt.Errorf("a batch of %d records in %d bytes of %v was unpacked to count them: %w", h.Count, len(body), codec, err)
+		}
 	}
-	latest, err := count(codec, body, h, int64(max(maxBytes, leastLimit)))
-	switch {
-	case errors.Is(err, record.ErrTooLarge) && !crowded:
-		return h, nil
-	case err != nil:
-		return h, fmt.Errorf("a batch of %d records in %d bytes of %v was unpacked to count them: %w", h.Count, len(body), codec, err)
-	}
-	return record.Redate(batch, h, latest), nil
+	return h, u.Check(codec, body)
 }
 
 // Unpacks tells whether Check will unpack the batch, which can take a good part
 // of a second, if it is whole and intact, which is not checked. How many are
 // unpacked at once is for the caller to bound.
-func Unpacks(batch []byte) bool {
+func Unpacks(batch []byte, u unpack.Unpacker) bool {
 	h, err := record.ParseHeader(batch)
 	if err != nil || h.Codec() == record.None || h.Codec() > record.Zstd {
 		return false
 	}
-	crowded, undated, err := suspect(batch[record.HeaderSize:], h)
-	return err == nil && (crowded || undated)
+	body := batch[record.HeaderSize:]
+	crowded, undated, err := suspect(body, h)
+	return err == nil && (crowded || undated || u.Reads(h.Codec(), body))
 }
 
 // suspect tells whether a compressed batch has more records than it can be
 // believed to have, and whether its highest timestamp cannot be right. An error
 // is one that refuses the batch.
 func suspect(body []byte, h record.Header) (crowded, undated bool, err error) {
-	size, exact, err := sizeOf(h.Codec(), body)
+	s, err := unpack.SizeOf(h.Codec(), body)
+	size, exact := s.Declared, s.Exact
 	if err != nil {
 		return false, false, fmt.Errorf("%w: the %v frame: %w", record.ErrInvalid, h.Codec(), err)
 	}

@@ -17,9 +17,12 @@ import (
 	"sidestream/broker/record"
 	"sidestream/broker/record/packed"
 	"sidestream/broker/record/recordtest"
+	"sidestream/broker/record/unpack"
 )
 
 const maxBytes = 1 << 20
+
+var unpacker = unpack.Unpacker{Limit: unpack.DefaultLimit}
 
 // kind is a way to compress; some codecs have more than one.
 type kind struct {
@@ -101,7 +104,7 @@ func check(t testing.TB, b []byte) (record.Header, error) {
 	t.Helper()
 	h, err := record.Check(b, 0)
 	must(t, err)
-	h, err = packed.Check(b, h, maxBytes)
+	h, err = packed.Check(b, h, maxBytes, unpacker)
 	if stored, again := record.Check(b, 0); again != nil || err == nil && stored != h {
 		t.Fatalf("the batch has become %+v, %v; said was %+v", stored, again, h)
 	}
@@ -159,7 +162,7 @@ func TestCountsThatAreLiesAreRefused(t *testing.T) {
 			b := seal(k.codec, tc.n, 0, 0, tc.body)
 			h, err := record.Check(b, 0)
 			must(t, err)
-			_, err = packed.Check(b, h, maxBytes)
+			_, err = packed.Check(b, h, maxBytes, unpacker)
 			unseen := k.codec == record.Snappy && name == "garbage of one record" || // it has no magic
 				strings.Contains(name, "one") && int(tc.n) <= len(tc.body) // so it is not suspicious
 			if !unseen && !errors.Is(err, record.ErrInvalid) {
@@ -183,7 +186,7 @@ func TestCountingIsBounded(t *testing.T) {
 		b := seal(k.codec, math.MaxInt32, 0, 0, body)
 		h, err := record.Check(b, 0)
 		must(t, err)
-		if _, err := packed.Check(b, h, maxBytes); !errors.Is(err, record.ErrTooLarge) && !errors.Is(err, record.ErrInvalid) {
+		if _, err := packed.Check(b, h, maxBytes, unpacker); !errors.Is(err, record.ErrTooLarge) && !errors.Is(err, record.ErrInvalid) {
 			t.Errorf("%s: got %v", k.name, err)
 		}
 		// A timestamp is no reason to refuse it.
@@ -193,7 +196,7 @@ func TestCountingIsBounded(t *testing.T) {
 		}
 		h, err = record.Check(b, 0)
 		must(t, err)
-		if h, err = packed.Check(b, h, 64<<20); err != nil || h.MaxTimestamp != 5 {
+		if h, err = packed.Check(b, h, 64<<20, unpacker); err != nil || h.MaxTimestamp != 5 {
 			t.Errorf("%s: of a topic that takes larger ones: %+v, %v", k.name, h, err)
 		}
 	}
@@ -235,7 +238,7 @@ func BenchmarkCount(b *testing.B) {
 		b.Run(k.name, func(b *testing.B) {
 			b.SetBytes(int64(len(batch)))
 			for b.Loop() {
-				_, err := packed.Check(batch, h, maxBytes)
+				_, err := packed.Check(batch, h, maxBytes, unpacker)
 				must(b, err)
 			}
 		})
@@ -265,7 +268,7 @@ func FuzzCheck(f *testing.F) {
 		if err != nil {
 			return
 		}
-		now, err := packed.Check(b, h, maxBytes)
+		now, err := packed.Check(b, h, maxBytes, unpacker)
 		if err != nil {
 			if !errors.Is(err, record.ErrInvalid) && !errors.Is(err, record.ErrTooLarge) {
 				t.Fatalf("no error of this format: %v", err)
@@ -278,7 +281,7 @@ func FuzzCheck(f *testing.F) {
 		if int(n) <= len(body) {
 			return
 		}
-		out, err := unpack(record.Codec(codec), body)
+		out, err := unpacked(record.Codec(codec), body)
 		if err != nil {
 			t.Fatalf("passed, and cannot be unpacked: %v", err)
 		}
@@ -288,7 +291,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-func unpack(codec record.Codec, body []byte) ([]byte, error) {
+func unpacked(codec record.Codec, body []byte) ([]byte, error) {
 	var out bytes.Buffer
 	var err error
 	switch codec {

@@ -141,7 +141,7 @@ func (b *Broker) serverConfig() kafka.Config {
 		Produce: produce, Fetch: fetch,
 		Listen: c.Listen, Loops: c.Loops,
 		MaxRequestBytes: c.MaxRequestBytes, MaxRequestMemory: c.MaxRequestMemory,
-		MaxConnections: c.MaxConnections, MaxConnectionsPerIP: c.MaxConnectionsPerIP,
+		MaxConnections: c.MaxConnections, MaxConnectionsPerIP: c.perIP(),
 		MaxInFlightRequests: c.MaxInFlightRequests, MaxInFlightBytes: c.MaxInFlightBytes,
 		MaxUnpackedBytes: c.MaxUnpackedBytes,
 		MaxFetchBytes:    c.MaxFetchBytes, MaxFetchWait: c.MaxFetchWait,

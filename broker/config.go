@@ -27,8 +27,8 @@ type Config struct {
 	MaxRequestBytes        int64         `yaml:"max_request_bytes" help:"Largest request frame in bytes, 1 KiB to 2 GiB; 100 MiB by default as in Kafka (socket.request.max.bytes); a larger one closes the connection."`
 	MaxRequestMemory       int64         `yaml:"max_request_memory" help:"Bytes that all requests in memory may hold together, at least max_request_bytes; 100 MiB by default; it is charged as their bytes arrive, an eighth is left for requests that are there at once, further ones wait unread, and what requests leave of it is kept a while for the next ones."`
 	MaxUnpackedBytes       int64         `yaml:"max_unpacked_bytes" help:"Bytes that a compressed batch may unpack to, 64 KiB to 2 GiB; 64 MiB by default, as consumers' memory has to stand it; a produced batch that unpacks to more is refused with MESSAGE_TOO_LARGE, and one that is stored is passed on but not looked into by compaction and searches by time, which take twice as much memory at most."`
-	MaxConnections         int           `yaml:"max_connections" help:"Connections in all, at least 1; 10000 by default; a further one is closed at once."`
-	MaxConnectionsPerIP    int           `yaml:"max_connections_per_ip" help:"Connections from one IP address, at least 1; 5000 by default; a further one is closed at once."`
+	MaxConnections         int           `yaml:"max_connections" help:"Connections in all, at least 1; 10000 by default; for a further one that which has been idle longest (a second at least) is closed, and if none is, the further one."`
+	MaxConnectionsPerIP    int           `yaml:"max_connections_per_ip" help:"Connections from one IP address; 0, the default, is half of max_connections, so that no host takes them all, while many clients may share an address (containers, NAT); for a further one an idle one of the same address is closed, and if none is, the further one."`
 	MaxInFlightRequests    int           `yaml:"max_in_flight_requests" help:"Requests of one connection that may be unanswered at once, 1 to 10000; 100 by default; further ones wait unread."`
 	MaxInFlightBytes       int64         `yaml:"max_in_flight_bytes" help:"Bytes of one connection's unanswered requests, at least 1 KiB; 32 MiB by default; one request may always be in flight."`
 	MaxFetchBytes          int64         `yaml:"max_fetch_bytes" help:"Bytes of records in one Fetch answer at most, at least 1 KiB; 55 MiB by default as in Kafka; the first batch is sent whole even if larger."`
@@ -90,7 +90,6 @@ func DefaultConfig() Config {
 		MaxRequestMemory:       100 << 20,
 		MaxUnpackedBytes:       unpack.DefaultLimit,
 		MaxConnections:         10000,
-		MaxConnectionsPerIP:    5000,
 		MaxInFlightRequests:    100,
 		MaxInFlightBytes:       32 << 20,
 		MaxFetchBytes:          55 << 20,
@@ -107,6 +106,14 @@ func DefaultConfig() Config {
 		ScrubBytesPerSecond:    8 << 20,
 		OpenParallelism:        8,
 	}
+}
+
+// perIP is how many connections one address may have.
+func (c Config) perIP() int {
+	if c.MaxConnectionsPerIP == 0 {
+		return max(1, c.MaxConnections/2)
+	}
+	return c.MaxConnectionsPerIP
 }
 
 // Validate returns an error that names the yaml key and the right form of the first bad value.
@@ -136,7 +143,7 @@ func (c Config) Validate() error {
 		{"max_request_memory", c.MaxRequestMemory, c.MaxRequestBytes, 1 << 62},
 		{"max_unpacked_bytes", c.MaxUnpackedBytes, 64 << 10, 1<<31 - 1},
 		{"max_connections", int64(c.MaxConnections), 1, 1 << 31},
-		{"max_connections_per_ip", int64(c.MaxConnectionsPerIP), 1, 1 << 31},
+		{"max_connections_per_ip", int64(c.MaxConnectionsPerIP), 0, 1 << 31},
 		{"max_in_flight_requests", int64(c.MaxInFlightRequests), 1, 10000},
 		{"max_in_flight_bytes", c.MaxInFlightBytes, 1 << 10, 1 << 62},
 		{"max_fetch_bytes", c.MaxFetchBytes, 1 << 10, 1<<31 - 1},

@@ -135,7 +135,7 @@ func (b *Broker) BrokerConfigs() []kafka.ConfigEntry {
 		{Name: "log.retention.ms", Kind: kindLong, Value: number(d.Retention.Milliseconds())},
 		{Name: "log.segment.bytes", Kind: kindInt, Value: number(d.SegmentBytes)},
 		set("max.connections", kindInt, number(int64(c.MaxConnections))),
-		set("max.connections.per.ip", kindInt, number(int64(c.MaxConnectionsPerIP))),
+		set("max.connections.per.ip", kindInt, number(int64(c.perIP()))),
 		{Name: "message.max.bytes", Kind: kindInt, Value: number(int64(d.MaxBatchBytes))},
 		set("num.partitions", kindInt, number(int64(c.AutoCreatePartitions))),
 		set("producer.id.expiration.ms", kindInt, number(c.ProducerIDExpiration.Milliseconds())),

@@ -15,8 +15,10 @@ type conn struct {
 	s      *Server
 	remote string
 	ip     string
-	active atomic.Int64 // when the last byte came, Unix nanoseconds
-	pace   pace         // of the request that is arriving
+	active atomic.Int64 // when the last byte came or the last answer was ready, Unix nanoseconds
+	// between: nothing has come of a request, none is being served by who reads, and the next is waited for.
+	between atomic.Bool
+	pace    pace // of the request that is arriving
 
 	framing framing   // belongs to the reader: the loop, later the goroutine
 	muted   time.Time // likewise: not read before
@@ -29,6 +31,7 @@ type conn struct {
 	loop    gnet.Conn  // while an event loop serves it, else nil
 	net     *net.TCPConn
 	dead    bool
+	leaving bool    // it gave way to another
 	doomed  bool    // the loop has been asked to close it
 	slots   []*slot // requests begun and not yet handed to the socket, in their order
 	bytes   int64   // their frames' bytes
@@ -55,6 +58,7 @@ func newConn(s *Server, gc gnet.Conn, ip, remote string) *conn {
 	c := &conn{s: s, remote: remote, ip: ip, loop: gc, framing: framing{maxBytes: s.cfg.MaxRequestBytes, held: s.memory}}
 	c.changed = sync.NewCond(&c.mu)
 	c.active.Store(time.Now().UnixNano())
+	c.between.Store(true)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
@@ -83,7 +87,9 @@ func (c *conn) push(a *api, f *frame) *slot {
 // that the connection is to be closed when everything before has been answered.
 func (sl *slot) finish(resp *response, err error) {
 	c := sl.c
-	c.s.perAPI[sl.api.key].duration.Observe(time.Since(sl.begun).Seconds())
+	now := time.Now()
+	c.active.Store(now.UnixNano())
+	c.s.perAPI[sl.api.key].duration.Observe(now.Sub(sl.begun).Seconds())
 	size := int64(sl.frame.size)
 	if sl.api.kind == produce { // its batches are written and its answer is encoded
 		sl.frame.reuse()
@@ -227,6 +233,9 @@ func (c *conn) gone() {
 	}
 	if c.net != nil {
 		_ = c.net.Close()
+	}
+	if c.leaving {
+		c.s.admission.leaving(-1)
 	}
 	c.changed.Broadcast()
 	c.mu.Unlock()

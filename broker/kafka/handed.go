@@ -70,7 +70,10 @@ func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
 		} else {
 			c.expect(r, 0)
 		}
+		c.active.Store(time.Now().UnixNano())
+		c.between.Store(fr.headN == 0)
 		n, err := r.Read(fr.head[fr.headN:])
+		c.between.Store(false)
 		if err != nil {
 			return nil, err
 		}

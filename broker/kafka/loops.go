@@ -34,11 +34,7 @@ func (l *loops) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
 	if a, ok := remote.(*net.TCPAddr); ok {
 		ip = a.IP.String()
 	}
-	reason := "file_descriptors"
-	if !l.s.short(gc.Fd()) {
-		reason = l.s.admission.enter(ip)
-	}
-	if reason != "" {
+	if reason := l.s.admit(ip, gc.Fd()); reason != "" {
 		l.s.metrics.refused.WithLabelValues(reason).Inc()
 		l.s.complain(reason, "connection refused: limit reached", zap.String("address", ip))
 		return nil, gnet.Close
@@ -73,8 +69,11 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 	}
 	c.mu.Lock()
 	c.flushes, c.woken = true, false
-	failed := c.failed
+	failed, doomed := c.failed, c.doomed
 	c.mu.Unlock()
+	if doomed { // what is served now could not be answered any more
+		return gnet.Close
+	}
 
 	data, _ := gc.Next(-1) // aliases the loop's buffer
 	came, ended := len(data), false
@@ -82,6 +81,7 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		c.active.Store(time.Now().UnixNano())
 		l.s.metrics.received.Add(float64(came))
 	}
+	c.between.Store(false)
 	direct := true // one direct read in each callback, so that one connection does not keep the loop
 	for !failed {  // else what comes is taken off the socket and dropped
 		f, rest, stalled, err := c.framing.feed(data)
@@ -118,6 +118,7 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 	c.keepPace(came, ended)
 	switch err := c.flush(gc.Fd()); {
 	case err == nil:
+		c.between.Store(c.framing.headN == 0)
 		return gnet.None
 	case errors.Is(err, errBackPressure):
 		return c.handOver(gc, nil, nil, "slow reader")

@@ -49,6 +49,7 @@ type Server struct {
 	unpacking   chan struct{} // holds one token for each request whose batches are being unpacked
 	inFlight    atomic.Int64  // requests begun and not yet answered
 	hush        hush
+	idle        idlers
 
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
@@ -59,7 +60,7 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 	s := &Server{
 		cfg: cfg, backend: backend, log: log,
 		memory:    newBudget(cfg.MaxRequestMemory),
-		admission: &admission{max: cfg.MaxConnections, perIP: cfg.MaxConnectionsPerIP, byIP: map[string]int{}},
+		admission: &admission{max: cfg.MaxConnections, perIP: cfg.MaxConnectionsPerIP, most: mostLeaving(descriptorLimit()), byIP: map[string]int{}},
 		produce:   newLimiter(cfg.Produce),
 		fetch:     newLimiter(cfg.Fetch),
 		conns:     map[*conn]struct{}{},
@@ -144,6 +145,7 @@ func (s *Server) sweep() {
 			}
 			garbage.adapt(s.memory.used.Load()+s.memory.shelf.kept(), s.cfg.MaxRequestMemory)
 			s.tellLeftOut(now)
+			s.idle.forget(now)
 		case <-s.memory.shelf.full:
 			runtime.GC()
 		case <-s.ctx.Done():

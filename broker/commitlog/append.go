@@ -3,6 +3,7 @@ package commitlog
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -146,11 +147,17 @@ func (l *Log) segmentFor(total, next int64, headers []record.Header, now time.Ti
 // roll begins a new segment at the log's end. The one before is synced by the
 // next flush, and so is the new name. The caller has the writer's turn.
 func (l *Log) roll() error {
+	if err := l.stillHere(); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	base := l.end
 	l.mu.Unlock()
 	f, err := l.createLog(base)
 	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) { // the folder is not there, and so nothing is that is in it
+			return l.goOffline(fmt.Errorf("%w: %w", disk.ErrGone, err))
+		}
 		return fmt.Errorf("commitlog: begin segment %d: %w", base, diskError(err))
 	}
 	next := newSegment(base)

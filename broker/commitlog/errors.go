@@ -16,7 +16,8 @@ var (
 	// it may be tried again, and succeeds once there is room.
 	ErrNoSpace = errors.New("commitlog: no space left on the disk")
 	// ErrOffline: a sync failed, so it is unknown what of the unflushed data
-	// the disk has. The log takes no more writes until it is opened again;
+	// the disk has, or the log's files are not at their paths any more
+	// (disk.ErrGone). The log takes no more writes until it is opened again;
 	// reads go on. Also, but only until it succeeds: a failed append could not
 	// be taken back.
 	ErrOffline = errors.New("commitlog: the log is offline for writes")

@@ -18,7 +18,8 @@ import (
 //
 // A failed sync is final: the kernel may have dropped the pages, and a second
 // sync would report success for data that is gone. The log is offline from then
-// on and every Flush and Append returns ErrOffline.
+// on and every Flush and Append returns ErrOffline. The same holds when the files
+// are not at their paths any more, see [Log.Check].
 func (l *Log) Flush() (durable int64, err error) {
 	l.mu.Lock()
 	want := l.end
@@ -142,7 +143,14 @@ func (l *Log) syncFiles(dirty []*segment, names bool) error {
 		}
 	}
 	if names {
-		return l.fs.SyncDir(l.dir)
+		if err := l.fs.SyncDir(l.dir); err != nil {
+			return l.named(err, dirty)
+		}
+	}
+	for _, s := range dirty { // last: what is told to be durable can be found
+		if err := l.inPlace(s); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -214,6 +222,10 @@ func (l *Log) save(p *plan) {
 // writePlan writes what the checkpoint relies on, then the checkpoint. The
 // caller has the flusher's turn.
 func (l *Log) writePlan(p *plan) error {
+	if err := l.stillHere(); err != nil {
+		l.drop(p)
+		return err
+	}
 	if err := l.writePlanFiles(p); err != nil {
 		l.drop(p)
 		return fmt.Errorf("checkpoint: %w", diskError(err))

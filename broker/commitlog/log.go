@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"go.uber.org/zap"
@@ -68,6 +69,8 @@ type Log struct {
 	flusher turn // who may sync and write checkpoints
 
 	producers Producers
+
+	checked atomic.Int64 // when Check last looked, Unix nanoseconds
 
 	mu          sync.Mutex // guards what follows
 	cfg         Config
@@ -274,7 +277,7 @@ func (l *Log) goOffline(cause error) error {
 	l.mu.Unlock()
 	if first {
 		l.metrics.offline.Inc()
-		l.logger.Error("the log takes no more writes: a sync failed, so what the disk has is unknown",
+		l.logger.Error(offlineText(cause),
 			zap.String("log", l.dir), zap.Error(cause))
 	}
 	return fmt.Errorf("%w: %w", ErrOffline, cause)

@@ -45,6 +45,9 @@ func (l *Log) swapIn(old []*segment, next *segment, cuts int) (taken bool, err e
 	if err != nil {
 		return false, err
 	}
+	if err := l.stillHere(); err != nil {
+		return false, err
+	}
 	name := l.path(next.base, logSuffix)
 	if err := l.fs.Rename(name+cleanedSuffix, name+swapSuffix); err != nil {
 		return false, diskError(err)

@@ -42,6 +42,9 @@ func (l *Log) TruncateTo(offset int64) error {
 
 // truncate cuts the segment with index i, of which v is a view.
 func (l *Log) truncate(i int, v view, offset int64) error {
+	if err := l.stillHere(); err != nil {
+		return err
+	}
 	f, err := l.fs.OpenFile(l.path(v.base, logSuffix), os.O_RDWR|os.O_APPEND, 0o644)
 	if err != nil {
 		return err

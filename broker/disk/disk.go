@@ -7,6 +7,7 @@
 package disk
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -36,6 +37,22 @@ type FS interface {
 	// SyncDir makes the creations, renames and removals inside the folder
 	// durable. Without it a power cut may undo any of them.
 	SyncDir(path string) error
+	// Hold keeps hold of a folder, so that it can be told later whether the
+	// path still leads to it.
+	Hold(path string) (Place, error)
+}
+
+// ErrGone: what was opened is no longer at its path. It was removed, moved away,
+// or something else was put in its place, so that what is written to it is not
+// there for the next process that looks.
+var ErrGone = errors.New("it is gone from its place: it was removed, moved or replaced while it was in use")
+
+// Place is a folder that is held on to.
+type Place interface {
+	// InPlace is an error that wraps [ErrGone] when the path does not lead to
+	// the folder any more. It is one system call.
+	InPlace() error
+	io.Closer
 }
 
 // File is an open regular file. ReadAt may run beside everything else; the
@@ -63,6 +80,13 @@ type File interface {
 	Fd() (fd uintptr, ok bool)
 	// Name is the path that the file was opened by.
 	Name() string
+	// InPlace is an error that wraps [ErrGone] when the path name does not lead
+	// to this file any more: the file or a folder above it was removed, moved
+	// or replaced. A path that cannot be looked at for another reason is no
+	// error. It is one system call.
+	InPlace(name string) error
+	// Linked is an error that wraps [ErrGone] when no path leads to the file.
+	Linked() error
 }
 
 // ReadFile reads a whole file, which is meant to be small.

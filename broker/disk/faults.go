@@ -189,6 +189,8 @@ func (f *faultFS) SyncDir(path string) error {
 	return f.inner.SyncDir(path)
 }
 
+func (f *faultFS) Hold(path string) (Place, error) { return f.inner.Hold(path) }
+
 type faultFile struct {
 	File
 	fs *faultFS

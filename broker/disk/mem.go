@@ -323,6 +323,48 @@ func (c dirChange) touches(dir *memNode) bool {
 	return false
 }
 
+// Hold keeps hold of a folder.
+func (m *Mem) Hold(name string) (Place, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	n, err := m.find(name)
+	if err == nil && !n.isDir() {
+		err = syscall.ENOTDIR
+	}
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return memPlace{fs: m, node: n, name: name}, nil
+}
+
+type memPlace struct {
+	fs   *Mem
+	node *memNode
+	name string
+}
+
+func (p memPlace) InPlace() error { return p.fs.inPlace(p.node, p.name) }
+func (p memPlace) Close() error   { return nil }
+
+func (m *Mem) inPlace(n *memNode, name string) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if there, err := m.find(name); err != nil || there != n {
+		return pathError("find", name, ErrGone)
+	}
+	return nil
+}
+
+// leadsTo tells whether a file is anywhere below a folder. Call with mu held.
+func (n *memNode) leadsTo(file *memNode) bool {
+	for _, e := range n.entries {
+		if e == file || e.leadsTo(file) {
+			return true
+		}
+	}
+	return false
+}
+
 type memInfo struct {
 	name string
 	size int64
@@ -352,6 +394,17 @@ type memFile struct {
 
 func (f *memFile) Name() string        { return f.name }
 func (f *memFile) Fd() (uintptr, bool) { return 0, false }
+
+func (f *memFile) InPlace(name string) error { return f.fs.inPlace(f.node, name) }
+
+func (f *memFile) Linked() error {
+	f.fs.mu.RLock()
+	defer f.fs.mu.RUnlock()
+	if !f.fs.root.leadsTo(f.node) {
+		return pathError("find", f.name, ErrGone)
+	}
+	return nil
+}
 
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	f.fs.mu.RLock()

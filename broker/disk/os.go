@@ -26,6 +26,39 @@ func (osFS) OpenFile(name string, flag int, perm os.FileMode) (File, error) {
 	return &osFile{File: f, fd: f.Fd(), appends: flag&os.O_APPEND != 0}, nil
 }
 
+func (osFS) Hold(path string) (Place, error) {
+	d, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return &osPlace{File: d, fd: int(d.Fd())}, nil
+}
+
+// osPlace is an open folder: while it is open nobody else gets its inode number.
+type osPlace struct {
+	*os.File
+	fd int
+}
+
+func (p *osPlace) InPlace() error { return inPlace(p.fd, p.Name()) }
+
+// inPlace compares what a path leads to with what is open.
+func inPlace(fd int, name string) error {
+	var open, there unix.Stat_t
+	err := retryInterrupted(func() error { return unix.Stat(name, &there) })
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ESTALE):
+		return &fs.PathError{Op: "find", Path: name, Err: ErrGone}
+	case err != nil: // what is there cannot be seen, which says nothing about it
+		return nil
+	}
+	err = retryInterrupted(func() error { return unix.Fstat(fd, &open) })
+	if err == nil && (open.Ino != there.Ino || open.Dev != there.Dev) {
+		return &fs.PathError{Op: "find", Path: name, Err: ErrGone}
+	}
+	return nil
+}
+
 func (osFS) MkdirAll(path string, perm os.FileMode) error { return os.MkdirAll(path, perm) }
 func (osFS) Rename(oldPath, newPath string) error         { return os.Rename(oldPath, newPath) }
 func (osFS) Remove(name string) error                     { return os.Remove(name) }
@@ -63,6 +96,17 @@ func (f *osFile) Size() (int64, error) {
 		return 0, f.wrap("fstat", err)
 	}
 	return st.Size, nil
+}
+
+func (f *osFile) InPlace(name string) error { return inPlace(int(f.fd), name) }
+
+func (f *osFile) Linked() error {
+	var st unix.Stat_t
+	err := retryInterrupted(func() error { return unix.Fstat(int(f.fd), &st) })
+	if err == nil && st.Nlink == 0 {
+		return f.wrap("find", ErrGone)
+	}
+	return nil
 }
 
 func (f *osFile) Datasync() error {

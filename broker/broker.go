@@ -118,7 +118,7 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
-	for _, work := range []func(context.Context){b.keepHouse, b.compactLogs, b.scrubLogs} {
+	for _, work := range []func(context.Context){b.keepHouse, b.compactLogs, b.scrubLogs, b.keepPlaces} {
 		b.wg.Go(func() { work(ctx) })
 	}
 	return b, nil
@@ -298,6 +298,7 @@ func (b *Broker) closeLogs() error {
 		case err != nil:
 			all = errors.Join(all, fmt.Errorf("closing the broker: %w", err))
 		case d.isUnread():
+		case d.inPlace() != nil: // what is at its path now is not ours to mark
 		default:
 			if err := disk.WriteFileAtomic(b.fs, d.path, d.path+"/"+cleanFile, []byte(cleanContents)); err != nil {
 				all = errors.Join(all, fmt.Errorf("leaving the clean-shutdown marker: %w", err))

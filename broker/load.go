@@ -23,6 +23,9 @@ func (b *Broker) load() error {
 	if err := b.fs.SyncDir(path.Dir(root)); err != nil { // it may be new, and all that is in it hangs on this
 		return fmt.Errorf("data_dir: cannot sync the folder of %s: %w", root, err)
 	}
+	if err := b.logDirs[0].hold(b.fs); err != nil {
+		return fmt.Errorf("data_dir: %w", err)
+	}
 	if err := b.openLogDirs(); err != nil {
 		return err
 	}

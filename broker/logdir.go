@@ -41,9 +41,10 @@ const (
 // logDir is a directory that partitions' folders are in.
 type logDir struct {
 	path  string
-	fresh bool     // new partitions may go here
-	alone bool     // there is no other
-	lock  *os.File // held while the broker runs; nil where there is none
+	fresh bool       // new partitions may go here
+	alone bool       // there is no other
+	lock  *dirLocked // held while the broker runs; nil where there is none
+	place disk.Place // nil while it is not in use
 
 	full atomic.Bool  // the last append found no room
 	slow atomic.Int64 // when an append last took long, Unix nanoseconds; 0: never
@@ -54,7 +55,7 @@ type logDir struct {
 }
 
 // fail takes the directory offline for writes; it tells whether it was online. Only a restart brings it back: after a
-// failed sync nobody knows what the disk has.
+// failed sync nobody knows what the disk has, and of a directory that is gone from its path the next start finds nothing.
 func (d *logDir) fail(err error) (first bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -212,9 +213,12 @@ func (b *Broker) enterLogDir(d *logDir, used bool) (owner int32, err error) {
 		return 0, err
 	}
 	if b.fs == disk.OS {
-		if d.lock, err = lockFile(d.path + "/" + dirLock); err != nil {
+		if d.lock, err = lockDir(d.path); err != nil {
 			return 0, err
 		}
+	}
+	if err := d.hold(b.fs); err != nil {
+		return 0, err
 	}
 	return ownerOf(text)
 }
@@ -253,7 +257,10 @@ func lockFile(name string) (*os.File, error) {
 func (b *Broker) leaveLogDirs() {
 	for _, d := range b.logDirs {
 		if d.lock != nil {
-			_ = d.lock.Close() // closing unlocks
+			d.lock.close()
+		}
+		if d.place != nil {
+			_ = d.place.Close() // nothing was written through it
 		}
 	}
 }
@@ -283,6 +290,7 @@ func (b *Broker) choose() (*logDir, error) {
 	var open []*logDir
 	var why error
 	for _, d := range b.logDirs {
+		b.keepPlace(d) // a folder would be made anew at its path, and not be ours
 		if err := d.offline(); err != nil {
 			why = errors.Join(why, fmt.Errorf("%s: %w", d.path, err))
 		} else if d.fresh {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"sidestream/broker/commitlog"
+	"sidestream/broker/disk"
 	"sidestream/broker/kafka"
 	"sidestream/broker/record"
 )
@@ -168,8 +169,15 @@ func (p *partition) flush() {
 	}
 }
 
-// notice takes the log directory offline when an error says that its disk failed.
+// notice takes the log directory offline when an error says that its disk failed. Of a log that is gone from its place
+// alone, the others in the directory are none the worse.
 func (p *partition) notice(err error) {
+	if errors.Is(err, disk.ErrGone) {
+		if gone := p.dir.inPlace(); gone != nil && p.dir.fail(gone) {
+			p.zlog.Error(goneText, zap.String("directory", p.dir.path), zap.Error(gone))
+		}
+		return
+	}
 	if errors.Is(err, commitlog.ErrOffline) && p.dir.fail(err) {
 		p.zlog.Error("the log directory takes no more writes until a restart, because a sync failed there", zap.String("directory", p.dir.path), zap.Error(err))
 	}

@@ -190,6 +190,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return a.reconcile(run) })
 		g.Go(func() error { return a.watchView(run) })
 		g.Go(func() error { return a.watchAlone(run) })
+		g.Go(func() error { return a.watchFolder(run) })
 		g.Go(func() error { return a.watchOutage(run) })
 		g.Go(func() error { return a.controller().Run(run) })
 		g.Go(func() error { return a.suspect(run) })

@@ -15,6 +15,7 @@ const (
 	alarmCluster    = "cluster-id"
 	alarmStore      = "store"
 	alarmID         = "broker id"
+	alarmFolder     = "data folder"
 	alarmUnknown    = "unknown partitions"
 	alarmElsewhere  = "partitions placed elsewhere"
 	alarmLead       = "cannot lead"

@@ -24,8 +24,9 @@ type Identity struct {
 	Nonce     string // made with the folder: a copy of the folder has the same
 	ClusterID string // of the cluster that the folder belongs to, or ""
 
-	dir  string
-	lock *os.File
+	dir    string
+	lock   *os.File // the file lock, for other versions and to say who has it
+	folder *os.File // the folder itself
 }
 
 type identityJSON struct {
@@ -40,13 +41,12 @@ func OpenIdentity(dir string) (*Identity, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	lock, err := lockFolder(dir)
-	if err != nil {
+	id := &Identity{dir: dir}
+	if err := id.hold(); err != nil {
 		return nil, err
 	}
-	id := &Identity{dir: dir, lock: lock}
 	if err := id.load(); err != nil {
-		lock.Close()
+		_ = id.Close() // the first error is the one to report
 		return nil, err
 	}
 	return id, nil
@@ -77,12 +77,30 @@ func (id *Identity) SetClusterID(v string) error {
 
 // Close unlocks the folder. Safe to call twice.
 func (id *Identity) Close() error {
-	if id.lock == nil {
-		return nil
+	var errs []error
+	for _, f := range []**os.File{&id.lock, &id.folder} {
+		if *f != nil {
+			errs = append(errs, (*f).Close()) // the lock ends with the last descriptor
+			*f = nil
+		}
 	}
-	err := id.lock.Close() // the lock ends with the last descriptor
-	id.lock = nil
-	return err
+	return errors.Join(errs...)
+}
+
+// hold locks the folder.
+func (id *Identity) hold() (err error) {
+	id.folder, err = holdFolder(id.dir)
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return inUse(id.dir)
+	case err != nil:
+		return fmt.Errorf("data folder: %w", err)
+	}
+	if id.lock, err = lockFileIn(id.dir); err != nil {
+		_ = id.Close()
+		return err
+	}
+	return nil
 }
 
 func (id *Identity) load() error {
@@ -107,6 +125,9 @@ func (id *Identity) load() error {
 }
 
 func (id *Identity) save() error {
+	if err := inPlace(id.folder, id.dir); err != nil {
+		return fmt.Errorf("identity of the data folder: %w", err)
+	}
 	b, err := json.MarshalIndent(identityJSON{ID: id.ID, Nonce: id.Nonce, ClusterID: id.ClusterID}, "", "  ")
 	if err != nil {
 		return err
@@ -117,22 +138,27 @@ func (id *Identity) save() error {
 	return nil
 }
 
-// lockFolder takes the folder's lock file, and leaves in it who holds it.
-func lockFolder(dir string) (*os.File, error) {
+// inUse is the error about a folder that another process has locked.
+func inUse(dir string) error {
+	holder, _ := os.ReadFile(filepath.Join(dir, lockFile))
+	who := strings.TrimSpace(string(holder))
+	if who == "" {
+		who = "another process"
+	}
+	return &takenError{fmt.Sprintf("data folder %s is in use by %s: stop it, or give this one another data folder", dir, who)}
+}
+
+// lockFileIn takes the folder's lock file, and leaves in it who holds it.
+func lockFileIn(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(path)
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			who := strings.TrimSpace(string(holder))
-			if who == "" {
-				who = "another process"
-			}
-			return nil, fmt.Errorf("data folder %s is in use by %s: stop it, or give this one another data folder", dir, who)
+			return nil, inUse(dir)
 		}
 		return nil, fmt.Errorf("data folder %s cannot be locked: %w", dir, err)
 	}

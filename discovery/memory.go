@@ -136,6 +136,9 @@ func (m *Memory) Close() error {
 		c.keep.close()
 	}
 	m.bg.close()
+	if m.file != nil {
+		m.file.close()
+	}
 	return nil
 }
 

@@ -33,6 +33,7 @@ type reservedFile struct {
 	// How far into the two files there may be anything but spaces.
 	text, spareText int64
 	exchange        func(a, b string) error // of names
+	folder          *os.File                // held on to, so that it is missed when it is gone
 }
 
 // openReserved readies the file at path, which need not exist, and makes its
@@ -40,12 +41,40 @@ type reservedFile struct {
 // file can be used, but nothing is reserved yet.
 func openReserved(path string) (*reservedFile, error) {
 	r := &reservedFile{path: path, exchange: exchange}
+	var err error
+	if r.folder, err = os.Open(filepath.Dir(path)); err != nil {
+		return r, err
+	}
 	r.text = textIn(path)
 	r.spareText = textIn(r.sparePath())
 	if err := r.reserve(reservation(r.text)); err != nil {
 		return r, fmt.Errorf("reserving room for %s: %w", path, err)
 	}
 	return r, nil
+}
+
+// stay takes hold of the folder that is at the path now, unless that is another's.
+func (r *reservedFile) stay() error {
+	gone := inPlace(r.folder, filepath.Dir(r.path))
+	if gone == nil {
+		return nil
+	}
+	if _, err := os.Lstat(r.path); !errors.Is(err, fs.ErrNotExist) {
+		return gone
+	}
+	folder, err := os.Open(filepath.Dir(r.path))
+	if err != nil {
+		return errors.Join(gone, err)
+	}
+	r.close()
+	r.folder = folder
+	return nil
+}
+
+func (r *reservedFile) close() {
+	if r.folder != nil {
+		_ = r.folder.Close() // nothing was written through it
+	}
 }
 
 func (r *reservedFile) sparePath() string { return r.path + spareSuffix }
@@ -65,7 +94,14 @@ func textIn(path string) int64 {
 
 // write replaces the text; it is durable when write returns. After an error the
 // old text is there, or, when only the folder could not be synced, either.
+//
+// In a folder that was put in the place of the one that was opened nothing is
+// written once there is such a file in it: that is another store's. The error is
+// ErrFolderGone. Else the folder is ours as the first was: the text is all there is.
 func (r *reservedFile) write(text []byte) error {
+	if err := r.stay(); err != nil {
+		return err
+	}
 	if err := r.writeSpare(text); err != nil {
 		return err
 	}
@@ -83,6 +119,9 @@ func (r *reservedFile) write(text []byte) error {
 	}
 	if err := syncDir(filepath.Dir(r.path)); err != nil {
 		return err
+	}
+	if err := inPlace(r.folder, filepath.Dir(r.path)); err != nil {
+		return err // the text may lie where nobody finds it
 	}
 	// The text is written: that the next one may lack room is no failure of this.
 	_ = r.reserve(reservation(int64(len(text))))

@@ -234,11 +234,20 @@ func lockDir(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	folder, err := os.Open(dir) // locked too: the file's lock is worth nothing once somebody has removed the file
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if again := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil && errors.Is(again, unix.EWOULDBLOCK) {
+		err = again // where folders cannot be locked the file's lock is all there is
+	}
+	if err != nil {
+		_ = folder.Close()
 		err = errors.Join(fmt.Errorf("data folder %s is in use by another sidestream dev: stop it, or name another folder with --data-dir (%w)", dir, err), f.Close())
 		return nil, err
 	}
-	return func() { _ = f.Close() }, nil // closing unlocks; nothing was written
+	return func() { _, _ = f.Close(), folder.Close() }, nil // closing unlocks; nothing was written
 }
 
 func banner(dir string, info devserver.Info) string {

@@ -13,6 +13,8 @@ const (
 	CodeGroupNotFound       Code = "group_not_found"
 	CodeNotFound            Code = "not_found"
 	CodeMethodNotAllowed    Code = "method_not_allowed"
+	CodeLengthRequired      Code = "length_required" // the request does not say how long its body is
+	CodeNotImplemented      Code = "not_implemented" // a Transfer-Encoding that is not known
 	CodeTopicExists         Code = "topic_exists"
 	CodeLeaseLost           Code = "lease_lost"
 	CodeIdempotencyConflict Code = "idempotency_conflict"
@@ -45,6 +47,8 @@ var codes = map[Code]struct {
 	CodeGroupNotFound:       {http.StatusNotFound, false},
 	CodeNotFound:            {http.StatusNotFound, false},
 	CodeMethodNotAllowed:    {http.StatusMethodNotAllowed, false},
+	CodeLengthRequired:      {http.StatusLengthRequired, false},
+	CodeNotImplemented:      {http.StatusNotImplemented, false},
 	CodeTopicExists:         {http.StatusConflict, false},
 	CodeLeaseLost:           {http.StatusConflict, false},
 	CodeIdempotencyConflict: {http.StatusConflict, false},

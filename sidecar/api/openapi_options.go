@@ -124,7 +124,7 @@ var responseHeaders = map[string]option{
 }
 
 // everywhere are the codes that any request can be answered.
-var everywhere = []api.Code{api.CodeBadRequest, api.CodeForbidden, api.CodeRequestTooLarge, api.CodeRateLimited, api.CodeInternal}
+var everywhere = []api.Code{api.CodeBadRequest, api.CodeForbidden, api.CodeLengthRequired, api.CodeRequestTooLarge, api.CodeRateLimited, api.CodeInternal, api.CodeNotImplemented}
 
 // unreadable are answers to requests that did not arrive as they should.
 var unreadable = map[string]struct {
@@ -144,6 +144,8 @@ var codeWords = map[api.Code]string{
 	api.CodeGroupNotFound:       "there is no such group",
 	api.CodeNotFound:            "there is nothing of that name",
 	api.CodeMethodNotAllowed:    "the path has other methods; Allow names them",
+	api.CodeLengthRequired:      "the request has neither Content-Length nor Transfer-Encoding: chunked, and is about its body or has a Content-Type",
+	api.CodeNotImplemented:      "the request has a Transfer-Encoding other than chunked",
 	api.CodeTopicExists:         "the topic is there with other settings than were asked for",
 	api.CodeLeaseLost:           "the receipt's lease is over or its partition went elsewhere, and the message comes again",
 	api.CodeIdempotencyConflict: "another request came before with this Idempotency-Key",

@@ -17,6 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
 
+	"sidestream/httpd"
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume"
 	"sidestream/sidecar/publish"
@@ -148,6 +149,7 @@ func New(opt Options) (*Server, error) {
 		ReadBufferSize:               16 << 10, // keys and headers of records come in the head
 		DisablePreParseMultipartForm: true,     // the body is the message, whatever its type
 		NoDefaultContentType:         true,
+		SecureErrorLogMessage:        true, // and errors that can be told apart
 		CloseOnShutdown:              true,
 		Logger:                       quiet{s.log},
 	}
@@ -248,6 +250,10 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	found, args, allowed := s.router.find(string(ctx.Method()), string(ctx.URI().PathOriginal()))
+	if e := checkFraming(ctx, found); e != nil {
+		s.refuse(ctx, e)
+		return
+	}
 	if found == nil {
 		s.refuse(ctx, noRoute(ctx, allowed))
 		return
@@ -324,7 +330,12 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 		s.refuse(ctx, e)
 		return e.Code.Status()
 	}
-	if n := ctx.Request.Header.ContentLength(); n > s.opt.MaxRequestSize && !s.mayBeLarger(ctx) {
+	found, _, _ := s.router.find(string(ctx.Method()), string(ctx.URI().PathOriginal()))
+	if e := checkFraming(ctx, found); e != nil {
+		s.refuse(ctx, e)
+		return e.Code.Status()
+	}
+	if n := ctx.Request.Header.ContentLength(); n > s.opt.MaxRequestSize && (found == nil || !answersAsItGoes(&ctx.Request.Header, found)) {
 		e := s.tooLarge(n)
 		s.refuse(ctx, e)
 		closeAfter(ctx)
@@ -367,8 +378,12 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &netErr) && netErr.Timeout():
 		s.refuse(ctx, apiError(api.CodeBadRequest, "the request did not arrive in time"))
 		ctx.SetStatusCode(fasthttp.StatusRequestTimeout)
+	case httpd.CheckError(err) != nil:
+		s.refuse(ctx, framingError(httpd.CheckError(err)))
+		closeAfter(ctx)
 	default:
 		s.log.Debug("a request that cannot be read", zap.Error(err))
+		closeAfter(ctx)
 		s.refuse(ctx, apiError(api.CodeBadRequest, "the request cannot be read: it is not valid HTTP/1.1 (a request line such as GET /topics HTTP/1.1, then headers with one Host among them, an empty line, and a body as long as its Content-Length)"))
 	}
 }

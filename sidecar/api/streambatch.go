@@ -22,12 +22,6 @@ func answersAsItGoes(h *fasthttp.RequestHeader, found *compiled) bool {
 	return found.method == fasthttp.MethodPost && found.pattern == "/topics/{topic}/batch" && preferred(h) == api.ContentTypeNDJSON
 }
 
-// mayBeLarger tells so of a request whose body did not begin yet.
-func (s *Server) mayBeLarger(ctx *fasthttp.RequestCtx) bool {
-	found, _, _ := s.router.find(string(ctx.Method()), string(ctx.URI().PathOriginal()))
-	return found != nil && answersAsItGoes(&ctx.Request.Header, found)
-}
-
 func acceptsLines(ctx *fasthttp.RequestCtx) bool {
 	return preferred(&ctx.Request.Header) == api.ContentTypeNDJSON
 }

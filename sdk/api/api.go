@@ -170,7 +170,11 @@ type Pulled struct {
 	Reason    *Reason           `json:"reason"`              // null when there are messages
 	Reasons   map[string]Reason `json:"reasons,omitempty"`   // by topic, of an empty pull of several that do not all have the same
 	Ownership string            `json:"ownership,omitempty"` // "unproven" while Consul has been away past the fence deadline
-	Acks      *ReceiptResponse  `json:"acks,omitempty"`      // fate of the acks and nacks in the body
+	// Away is how many partitions of the sidecar's part of the topics cannot be
+	// read for now, since their leader is away: their messages come later, though
+	// others are delivered meanwhile. GET /status of the sidecar names them.
+	Away int              `json:"away,omitempty"`
+	Acks *ReceiptResponse `json:"acks,omitempty"` // fate of the acks and nacks in the body
 }
 
 // Receipts is the body of ack, nack and extend.

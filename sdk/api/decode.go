@@ -406,6 +406,10 @@ func (d *scanner) pulled(p *Pulled) bool {
 			return ok
 		case "ownership":
 			return d.text(&p.Ownership)
+		case "away":
+			n, ok := d.number(-maxInt32, maxInt32)
+			p.Away = int(n)
+			return ok
 		case "acks":
 			p.Acks = &ReceiptResponse{}
 			return d.response(p.Acks)

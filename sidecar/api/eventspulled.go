@@ -66,6 +66,9 @@ func answerEvents(c *call, d *consume.Delivery) error {
 	if d.Ownership != "" {
 		h.Set(headerOwnership, d.Ownership)
 	}
+	if d.Away > 0 {
+		h.Set(headerAway, strconv.Itoa(d.Away))
+	}
 	if d.Acks != nil && d.Acks.Failed > 0 {
 		h.Set(headerAcksBad, strconv.Itoa(d.Acks.Failed))
 	}

@@ -170,6 +170,7 @@ const (
 	headerTombstone = "Sidestream-Tombstone" // 1: the message has no value
 	headerReason    = "Sidestream-Reason"    // with 204: why there is none
 	headerOwnership = "Sidestream-Ownership"
+	headerAway      = "Sidestream-Away"        // partitions here whose leader is away
 	headerAcksBad   = "Sidestream-Acks-Failed" // receipts in the request's body that were not settled
 )
 
@@ -178,6 +179,9 @@ func answerRaw(c *call, d *consume.Delivery) error {
 	h := &c.Response.Header
 	if d.Ownership != "" {
 		h.Set(headerOwnership, d.Ownership)
+	}
+	if d.Away > 0 {
+		h.Set(headerAway, strconv.Itoa(d.Away))
 	}
 	if d.Acks != nil && d.Acks.Failed > 0 {
 		h.Set(headerAcksBad, strconv.Itoa(d.Acks.Failed))

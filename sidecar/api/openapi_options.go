@@ -116,6 +116,7 @@ var responseHeaders = map[string]option{
 	headerTombstone:               {"1: the message has no value.", choice("1"), nil},
 	headerReason:                  {"With raw, and of CloudEvents: why there is no message.", nil, nil},
 	headerOwnership:               {"unproven: Consul has been away for so long that another sidecar may own the partition too.", choice("unproven"), nil},
+	headerAway:                    {"How many partitions of this sidecar's part of the topics cannot be read for now, since their leader is away: their messages come later.", whole(1, 1<<31-1), nil},
 	headerAcksBad:                 {"How many receipts in the request's body were not settled.", whole(1, 1<<31-1), nil},
 	api.HeaderRecord:              {"A header of the message, name=value; may be repeated.", nil, nil},
 	traceParent:                   {"With raw: the trace of the message.", nil, nil},

@@ -241,7 +241,7 @@ var fieldRules = map[string]object{
 	"HeaderPair.Value64":         {"contentEncoding": "base64"},
 	"Pulled.Ownership":           {"enum": []string{"unproven"}},
 	"StreamStatus.Ownership":     {"enum": []string{"unproven"}},
-	"StreamStatus.Status":        {"enum": []string{api.StreamWaiting, api.StreamEnded}},
+	"StreamStatus.Status":        {"enum": []string{api.StreamWaiting, api.StreamDelivering, api.StreamEnded}},
 	"PartitionOffset.Source":     {"enum": []string{"live", "checkpoint"}},
 	"DeadLetter.Reason":          reasonSchema,
 	"Published.Offset":           {"minimum": -1},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -169,7 +170,7 @@ func (o *stream) head(contentType string) error {
 // body writes messages and statuses. The error is an *api.Error when the stream
 // is ended from this side.
 func (o *stream) body(ctx context.Context) error {
-	wait, told, wrote := firstWait, "", time.Now()
+	wait, told, wrote, away := firstWait, "", time.Now(), 0
 	for {
 		b, err := o.from.Next(ctx, wait)
 		if err != nil {
@@ -188,16 +189,22 @@ func (o *stream) body(ctx context.Context) error {
 			return ctx.Err() // the client is gone
 		}
 		if len(b.Messages) > 0 {
+			if b.Away != away {
+				away = b.Away
+				if err := o.status(api.StreamStatus{Status: api.StreamDelivering, InFlight: b.Held, Ownership: b.Ownership, Away: away}); err != nil {
+					return err
+				}
+			}
 			if err := o.messages(ctx, b); err != nil {
 				return err
 			}
 			wait, wrote = firstWait, time.Now()
 			continue
 		}
-		now := string(*b.Reason) + b.Ownership
+		now := fmt.Sprint(*b.Reason, b.Ownership, b.Away)
 		if now != told || time.Since(wrote) >= o.heartbeat {
-			told, wrote = now, time.Now()
-			if err := o.status(api.StreamStatus{Status: api.StreamWaiting, Reason: b.Reason, InFlight: b.Held, Ownership: b.Ownership}); err != nil {
+			told, wrote, away = now, time.Now(), b.Away
+			if err := o.status(api.StreamStatus{Status: api.StreamWaiting, Reason: b.Reason, InFlight: b.Held, Ownership: b.Ownership, Away: b.Away}); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,7 +26,12 @@ type outage struct {
 	began    time.Time
 	parts    int // that failed at some time
 	failures int
+
+	some atomic.Bool // whether there is something in failing
 }
+
+// quiet says that nothing fails just now. It costs nothing.
+func (u *outage) quiet() bool { return !u.some.Load() }
 
 // maxReasons bounds the lines of one outage: reasons may carry a port or a time.
 const maxReasons = 8
@@ -46,6 +52,7 @@ func (u *outage) fails(part, doing string, err error) {
 	u.failures++
 	if _, ok := u.failing[part]; !ok {
 		u.failing[part] = struct{}{}
+		u.some.Store(true)
 		u.parts++
 	}
 	_, known := u.reasons[why]
@@ -67,6 +74,7 @@ func (u *outage) works(part string) {
 	_, was := u.failing[part]
 	delete(u.failing, part)
 	over := was && len(u.failing) == 0
+	u.some.Store(len(u.failing) > 0)
 	lasted, parts, failures := time.Since(u.began), u.parts, u.failures
 	u.mu.Unlock()
 	if over {

@@ -195,7 +195,7 @@ func (m *Manager) fill(ctx context.Context, g *group, sub *subscription, req Pul
 			return errDraining()
 		}
 		unproven, hold := g.proof()
-		d.Ownership = ""
+		d.Ownership, d.Away = "", sub.away()
 		if unproven {
 			d.Ownership = discovery.Unproven.String()
 		}

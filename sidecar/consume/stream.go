@@ -145,7 +145,7 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (StreamBatch, er
 		}
 		if left <= 0 || ctx.Err() != nil {
 			reason := api.ReasonInFlightFull
-			return st.batch(&Delivery{Pulled: api.Pulled{Reason: &reason}}), nil
+			return st.batch(&Delivery{Pulled: api.Pulled{Reason: &reason, Away: st.away()}}), nil
 		}
 		timer.Reset(min(left, fullRecheck))
 		select {
@@ -156,6 +156,23 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (StreamBatch, er
 		case <-st.m.drained:
 		}
 	}
+}
+
+// away is as of a pull.
+func (st *Stream) away() int {
+	c, err := checkChoice(st.req.Group, st.req.Topic)
+	if err != nil {
+		return 0
+	}
+	g := st.m.lookup(st.req.Group)
+	if g == nil {
+		return 0
+	}
+	sub := g.subscription(c)
+	if sub == nil {
+		return 0
+	}
+	return sub.away()
 }
 
 func (st *Stream) batch(d *Delivery) StreamBatch {

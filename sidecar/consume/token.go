@@ -213,6 +213,11 @@ func (m *Manager) pullAgain(ctx context.Context, req PullRequest, last []batch) 
 	if unproven {
 		d.Ownership = discovery.Unproven.String()
 	}
+	if c, err := checkChoice(req.Group, req.Topic); err == nil {
+		if sub := g.subscription(c); sub != nil {
+			d.Away = sub.away()
+		}
+	}
 	for _, b := range last {
 		hs, ok := b.again(time.Now(), lease)
 		if !ok {

@@ -13,6 +13,7 @@ type consumer interface {
 	Start()
 	Close(ctx context.Context) error
 	Status() any
+	Away() []consume.AwayPartition
 }
 
 // newConsumer hands the manager the parts of the sidecar that it shares.

@@ -45,7 +45,8 @@ type Sidecar struct {
 	publisher    *publish.Publisher
 	spool        *spool.Spool      // before the publisher
 	keys         *idempotency.Keys // before the spool
-	limited      *limit.Publisher  // the outermost around publisher
+	limited      *limit.Publisher  // before the keys
+	outages      *outageWatch      // the outermost around publisher
 	local        *offsets.Local
 	checkpointer *offsets.Checkpointer
 	consumer     consumer
@@ -160,6 +161,9 @@ func (s *Sidecar) open(bound string) (err error) {
 	if err != nil {
 		return err
 	}
+	if s.outages, err = newOutageWatch(s.limited, s.registry, s.log.Named("outage")); err != nil {
+		return fmt.Errorf("metrics of outages: %w", err)
+	}
 	if s.local, err = offsets.OpenLocal(filepath.Join(s.cfg.DataDir, "positions.db"), s.log.Named("offsets")); err != nil {
 		return err
 	}
@@ -182,7 +186,7 @@ func (s *Sidecar) open(bound string) (err error) {
 		return err
 	}
 	s.http, err = api.New(api.Options{
-		Publisher: s.limited, Consumer: s.consumer, Topics: s.up, Spool: s.spool, KeyField: s.publisher.KeyField,
+		Publisher: s.outages, Consumer: s.consumer, Topics: s.up, Spool: s.spool, KeyField: s.publisher.KeyField,
 		Ready: s.causes, Status: s.status, Drain: func() { close(s.drain) },
 		Users: s.cfg.users(s.log), Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
 		MaxRequestSize: s.cfg.MaxRequestBytes, MaxBodyMemory: s.cfg.MaxRequestMemory, MaxConnections: s.cfg.MaxConnections, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,
@@ -236,6 +240,7 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 			s.log.Error("checkpoints", zap.Error(err))
 		}
 	})
+	wg.Go(func() { s.outages.run(run, s.up, s.consumer.Away) })
 	s.consumer.Start()
 	s.spool.Start()
 	for _, l := range listeners {

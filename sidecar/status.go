@@ -26,6 +26,7 @@ type Status struct {
 	Publish  PublishStatus   `json:"publish"`
 	Spool    api.SpoolStatus `json:"spool"`
 	Consume  any             `json:"consume"`
+	Outage   *OutageStatus   `json:"outage"`                        // what of the topics used here is away; null: nothing
 	Config   ReloadStatus    `json:"config"`                        // how what is in force came about
 	SetAside string          `json:"positions_set_aside,omitempty"` // an unreadable file of positions
 	DataDir  string          `json:"data_dir"`
@@ -81,7 +82,7 @@ func (s *Sidecar) status() any {
 		Ready: ready, Causes: causes, Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
 		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered(), Limits: limitsStatus(s.limited.Limits())},
 		Spool:       s.spool.Status(),
-		Idempotency: s.keys.Status(), Consume: s.consumer.Status(), Config: s.reloads.get(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
+		Idempotency: s.keys.Status(), Consume: s.consumer.Status(), Config: s.reloads.get(), Outage: s.outages.status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,
 		Timestamp: time.Now(),
 	}
 	st.Publish.Away, st.Publish.AwayPartitions = s.publisher.Away()
@@ -101,6 +102,9 @@ func (s *Sidecar) causes() (causes []string, ready bool) {
 	causes, ready = []string{}, true
 	if err := s.brokers.check(s.up); err != nil {
 		causes, ready = append(causes, "brokers: "+err.Message), false
+	}
+	if st := s.outages.status(); st != nil {
+		causes = append(causes, st.text())
 	}
 	if c, serves := s.presence.cause(s.cfg.Consume.UnprovenMax); c != "" {
 		causes, ready = append(causes, c), ready && serves

@@ -16,8 +16,8 @@ import (
 )
 
 // baseOptions are the options of every client.
-func baseOptions(cfg Config, log *zap.Logger) ([]kgo.Opt, error) {
-	dial, err := dialler(cfg)
+func baseOptions(cfg Config, log *zap.Logger, noted *dials) ([]kgo.Opt, error) {
+	dial, err := dialler(cfg, noted)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func baseOptions(cfg Config, log *zap.Logger) ([]kgo.Opt, error) {
 
 type dialFunc func(ctx context.Context, network, host string) (net.Conn, error)
 
-func dialler(cfg Config) (dialFunc, error) {
+func dialler(cfg Config, noted *dials) (dialFunc, error) {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := (&net.Dialer{Timeout: cfg.DialTimeout}).DialContext(ctx, network, addr)
 		if err != nil {
@@ -69,7 +69,9 @@ func dialler(cfg Config) (dialFunc, error) {
 		if addr == noBroker {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: errNoBroker}
 		}
-		return dial(ctx, network, addr)
+		c, err := dial(ctx, network, addr)
+		noted.note(addr, err)
+		return c, err
 	}, nil
 }
 

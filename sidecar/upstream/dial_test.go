@@ -18,7 +18,7 @@ func TestAClosedConnectionSendsNothingMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	dial, err := dialler(DefaultConfig())
+	dial, err := dialler(DefaultConfig(), new(dials))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ type Upstream struct {
 	wg     sync.WaitGroup // the follower of the brokers and requests for metadata
 
 	flights singleflight.Group
+	dials   dials
 
 	// mu guards what follows; it is never held across I/O.
 	mu      sync.Mutex
@@ -59,7 +60,7 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Upstream, error) 
 	u.seeds = slices.Clone(cfg.Bootstrap)
 
 	var err error
-	if u.base, err = baseOptions(cfg, log); err != nil {
+	if u.base, err = baseOptions(cfg, log, &u.dials); err != nil {
 		u.cancel()
 		return nil, err
 	}

@@ -442,7 +442,7 @@ func TestNothingIsWrittenToAClosedConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	dial, err := dialler(DefaultConfig())
+	dial, err := dialler(DefaultConfig(), new(dials))
 	if err != nil {
 		t.Fatal(err)
 	}

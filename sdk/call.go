@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,7 @@ type request struct {
 	contentType  string
 	// repeatable: sending it twice is harmless, so a broken connection may be retried.
 	repeatable bool
+	publish    bool // its error says what became of the message
 }
 
 // pathOf joins path elements, escaped: a name with a slash cannot become two.
@@ -58,17 +60,28 @@ func (r *request) jsonBody(v any) error {
 // call sends the request, repeats it as c.retry says, and decodes the answer
 // into answer (nil: ignored). A 207 is no error: the results tell.
 func (c *Client) call(ctx context.Context, r request, answer any) error {
+	doubt := false // an attempt before this one may have been written
+	told := func(err error) error {
+		if r.publish {
+			return publishError(err, doubt)
+		}
+		return err
+	}
 	for n := 1; ; n++ {
 		err := c.once(ctx, r, answer)
 		if err == nil || n >= c.retry.Attempts || !mayRepeat(err, r.repeatable) {
-			return err
+			return told(err)
 		}
 		timer := time.NewTimer(c.retry.wait(n, RetryAfter(err)))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return err
+			return told(err)
+		}
+		doubt = doubt || outcomeOf(err) == api.Unknown
+		if answer != nil { // decoding would leave what the last answer had and the next one has not
+			reflect.ValueOf(answer).Elem().SetZero()
 		}
 	}
 }

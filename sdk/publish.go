@@ -74,11 +74,11 @@ func applyPublish(options []PublishOption) publishOptions {
 // after anything.
 func (o publishOptions) request(path string, body []byte, contentType string) request {
 	return request{method: http.MethodPost, path: path, query: o.query, header: o.header, body: body, contentType: contentType,
-		repeatable: o.header.Get(api.HeaderIdempotencyKey) != ""}
+		repeatable: o.header.Get(api.HeaderIdempotencyKey) != "", publish: true}
 }
 
 // Publish writes one event and returns where it is: with the default ack it is
-// then safe on disk. The value is sent as it is, so nil and empty are the same:
+// then safe on disk. The error is [ErrNotWritten] or [ErrUnknown]. The value is sent as it is, so nil and empty are the same:
 // an empty value. A tombstone needs [Client.PublishBatch].
 func (c *Client) Publish(ctx context.Context, topic string, m Message, options ...PublishOption) (api.Published, error) {
 	o := applyPublish(options)
@@ -127,18 +127,19 @@ func carries(s string) bool {
 
 // PublishBatch writes several events in one request. The result has one entry
 // an event, in order; the error is nil when some were written and some not
-// ([api.BatchPublished].Failed tells), and the common error when all failed.
+// ([api.BatchPublished].Failed tells), and the common error when all failed. The
+// error, and that of each result, is [ErrNotWritten] or [ErrUnknown].
 // A header whose name is not UTF-8 is refused: [Client.Publish] takes it.
 func (c *Client) PublishBatch(ctx context.Context, topic string, messages []Message, options ...PublishOption) (api.BatchPublished, error) {
 	var body []byte
 	for i, m := range messages {
 		record, err := recordOf(m)
 		if err != nil {
-			return api.BatchPublished{}, fmt.Errorf("message %d: %w", i, err)
+			return api.BatchPublished{}, &PublishError{api.NotWritten, fmt.Errorf("message %d: %w", i, err)}
 		}
 		line, err := json.Marshal(record)
 		if err != nil {
-			return api.BatchPublished{}, fmt.Errorf("message %d: %w", i, err)
+			return api.BatchPublished{}, &PublishError{api.NotWritten, fmt.Errorf("message %d: %w", i, err)}
 		}
 		body = append(append(body, line...), '\n')
 	}
@@ -157,6 +158,8 @@ func (c *Client) PublishNDJSON(ctx context.Context, topic string, records []byte
 	return c.publishBody(ctx, topic, records, options)
 }
 
+// publishBody publishes a batch. The results of an attempt are those of the answer
+// that came last.
 func (c *Client) publishBody(ctx context.Context, topic string, body []byte, options []PublishOption) (api.BatchPublished, error) {
 	o := applyPublish(options)
 	var answer api.BatchPublished

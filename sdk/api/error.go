@@ -93,8 +93,12 @@ func NewError(code Code, message string) *Error {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// Is compares codes, so errors.Is(err, &api.Error{Code: api.CodeLeaseLost}) works.
+// Is compares codes, so errors.Is(err, &api.Error{Code: api.CodeLeaseLost}) works,
+// and says of a publish whether it is [ErrNotWritten] or [ErrUnknown].
 func (e *Error) Is(target error) bool {
+	if e.Code.Outcome().is(target) {
+		return true
+	}
 	t, ok := target.(*Error)
 	return ok && t.Code == e.Code
 }

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -15,7 +12,6 @@ import (
 	"golang.org/x/term"
 
 	"sidestream/sdk"
-	"sidestream/sdk/api"
 )
 
 const (
@@ -28,13 +24,19 @@ const (
 
 type produceOptions struct {
 	key, keyField string
+	keySeparator  string // between key and value of a line; "": the line is the value
 	asJSON, show  bool
+	whole         bool // all of the input is one message
 	batch         int
 
 	ack, idempotencyKey string
 	headers             []string // name=value
 	partition           int32    // -1: chosen by the key
 	timeout             time.Duration
+
+	once     bool          // each request is sent once, without an idempotency key
+	patience time.Duration // how long a request is repeated
+	resume   resumption    // from where on; zero: the beginning
 }
 
 // check refuses what cannot be, or not together.
@@ -42,6 +44,16 @@ func (o produceOptions) check(keyGiven, timeoutGiven bool) error {
 	switch {
 	case o.batch < 1 || o.batch > 10000:
 		return fmt.Errorf("--batch: got %d: use 1 to 10000", o.batch)
+	case o.whole && (o.asJSON || o.keySeparator != ""):
+		return errors.New("--whole sends all of the input as one message: leave out --json and --key-separator, which are of lines")
+	case o.keySeparator != "" && (keyGiven || o.keyField != "" || o.asJSON):
+		return errors.New("--key-separator takes each message's key from its line: leave out --key, --key-field and --json")
+	case o.once && o.idempotencyKey != "":
+		return errors.New("--once sends each request once: leave out --idempotency-key, which makes repeats safe")
+	case o.resume.key != "" && (o.once || o.idempotencyKey != "" && o.idempotencyKey != o.resume.key):
+		return fmt.Errorf("--resume %s has the idempotency key of the run that it resumes: leave out --once and --idempotency-key", o.resume)
+	case o.patience < 0:
+		return fmt.Errorf("--patience: got %s: use 0s or more", o.patience)
 	case keyGiven && (o.keyField != "" || o.asJSON):
 		return errors.New("--key gives every message one key: leave out --key-field and --json, whose lines have their own")
 	case o.asJSON && (len(o.headers) > 0 || o.partition >= 0):
@@ -59,14 +71,19 @@ func (o produceOptions) check(keyGiven, timeoutGiven bool) error {
 	return nil
 }
 
-// whole tells that a request has records, which can say more than a line can.
-func (o produceOptions) whole() bool {
-	return o.key != "" || len(o.headers) > 0 || o.partition >= 0
+// records tells that a request has records, which can say more than a line can.
+func (o produceOptions) records() bool {
+	return o.key != "" || o.keySeparator != "" || len(o.headers) > 0 || o.partition >= 0
 }
 
 // message is a line with what is given for every message.
 func (o produceOptions) message(line []byte) sdk.Message {
 	m := sdk.Message{Value: line}
+	if o.keySeparator != "" {
+		if key, value, found := bytes.Cut(line, []byte(o.keySeparator)); found {
+			m.Key, m.Value = key, value
+		}
+	}
 	if o.key != "" {
 		m.Key = []byte(o.key)
 	}
@@ -80,8 +97,8 @@ func (o produceOptions) message(line []byte) sdk.Message {
 	return m
 }
 
-// publish are the options of a request whose first line has this number.
-func (o produceOptions) publish(first int) (options []sdk.PublishOption) {
+// publish are the options of a request with that idempotency key, if any.
+func (o produceOptions) publish(key string) (options []sdk.PublishOption) {
 	if o.keyField != "" {
 		options = append(options, sdk.KeyField(o.keyField))
 	}
@@ -94,8 +111,8 @@ func (o produceOptions) publish(first int) (options []sdk.PublishOption) {
 	if o.timeout > 0 {
 		options = append(options, sdk.Timeout(o.timeout))
 	}
-	if o.idempotencyKey != "" {
-		options = append(options, sdk.IdempotencyKey(fmt.Sprintf("%s/%d", o.idempotencyKey, first)))
+	if key != "" {
+		options = append(options, sdk.IdempotencyKey(key))
 	}
 	return options
 }
@@ -108,24 +125,38 @@ func newProduce() *cobra.Command {
 		Use:   "produce TOPIC [FILE]",
 		Short: "Publish the lines of a file or of standard input",
 		Long: `Publish each line of FILE, or of standard input, as one message, through a
-sidecar. Empty lines are skipped. Lines are sent as they come, several in one
-request when they come fast (up to --batch).
+sidecar. Of a line only the newline at its end is taken off; a carriage return
+before it stays. Empty lines are skipped. Lines are sent as they come, several in
+one request when they come fast (up to --batch). With --whole all of the input is
+one message, as it is.
 
-It ends at the first line that cannot be sent: the lines before it are written, the
-line and those after it are not. What a topic does not take (larger than its
-max.message.bytes, say) is told too, and ends it after the lines of that request.
+Of every line it says one of three things: written, not written (certainly), or
+unknown. It ends at the first request of which not everything is written, and its
+last line says with which --resume the same command goes on: with the same input
+and flags, and to the same sidecar, nothing is then written twice or left out.
 
-With --idempotency-key the same command may be repeated, with the same input and
-flags and to the same sidecar, and writes nothing twice: each request carries the
-key and the number of its first line. Requests are made of --batch lines then,
-however slowly they come, and a bad line keeps the whole of its request from being
-sent.
+Each request has an idempotency key of its own. So one whose outcome is unknown (the
+sidecar was restarted, brokers did not answer) is repeated under its key, which
+writes nothing twice, and so is one that brokers do not take for now, both for as
+long as --patience says. --once sends each request once and without a key, which
+costs the sidecar's disk nothing; what is unknown then stays so.
+
+With --idempotency-key the same command may be repeated from its beginning, with the
+same input and flags and to the same sidecar, and writes nothing twice: each request
+carries the key and the number of its first line. Requests are made of --batch lines
+then, however slowly they come, and a bad line keeps the whole of its request from
+being sent; otherwise the lines before it are written.
 
 With --json each line is a record of the batch API instead of a bare value:
-{"value":…,"key":…,"headers":{…},"partition":…,"ts":…}.`,
+{"value":…,"key":…,"headers":{…},"partition":…,"ts":…}. With --key-separator the
+first occurrence of it in a line stands between key and value; a line without it is
+a value without a key.`,
 		Example: `  echo hi | sidestream produce hello
   sidestream produce pageviews pageviews.ndjson --key-field visitor
   sidestream produce orders --json <<< '{"key":"42","value":{"total":3}}'
+  echo 42:paid | sidestream produce orders --key-separator :
+  sidestream produce pictures cat.png --whole --key cat
+  sidestream produce orders orders.txt --resume 1501
   sidestream produce orders orders.txt --idempotency-key import-2026-01-31 --header source=import`,
 		Args: arguments("TOPIC", "[FILE]"),
 	}
@@ -133,6 +164,8 @@ With --json each line is a record of the batch API instead of a bare value:
 	caller := cmd.Flags().String("caller", "", "name of the application that publishes, for the sidecar's limits")
 	cmd.Flags().StringVar(&o.key, "key", "", "key of every message")
 	cmd.Flags().StringVar(&o.keyField, "key-field", "", "field of each line's JSON object that is its key")
+	separator := cmd.Flags().String("key-separator", "", `what stands between key and value of a line, such as : or '\t' (escapes as in C)`)
+	cmd.Flags().BoolVar(&o.whole, "whole", false, "all of the input is one message")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "each line is a record of the batch API")
 	cmd.Flags().BoolVar(&o.show, "print", false, "print partition and offset of each message")
 	cmd.Flags().IntVar(&o.batch, "batch", 500, "most messages in one request")
@@ -141,11 +174,19 @@ With --json each line is a record of the batch API instead of a bare value:
 	cmd.Flags().Int32Var(&o.partition, "partition", -1, "partition of every message; -1 has it chosen by the key")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "how long the sidecar tries each request (default 10s)")
 	cmd.Flags().StringVar(&o.idempotencyKey, "idempotency-key", "", "makes the command safe to repeat, see above")
+	cmd.Flags().BoolVar(&o.once, "once", false, "send each request once, without an idempotency key: no repeats")
+	cmd.Flags().DurationVar(&o.patience, "patience", time.Minute, "how long a request is repeated that is unknown, or that brokers do not take for now")
+	resume := cmd.Flags().String("resume", "", "go on where a run ended: a line, or what its last line said")
 	valuesOf(cmd, "ack", produceAcks...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := oneOf("ack", o.ack, produceAcks...); err != nil {
 			return err
 		}
+		var err error
+		if o.resume, err = readResumption(*resume); err != nil {
+			return usageError{err}
+		}
+		o.keySeparator = unescaped(*separator)
 		if err := o.check(cmd.Flags().Changed("key"), cmd.Flags().Changed("timeout")); err != nil {
 			return usageError{err}
 		}
@@ -165,10 +206,13 @@ With --json each line is a record of the batch API instead of a bare value:
 		} else if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "Type messages, one a line; Ctrl-D ends.")
 		}
-		p := producer{client: c, topic: args[0], options: o, out: cmd.OutOrStdout()}
+		p := newProducer(c, args[0], o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		err = p.run(cmd.Context(), in)
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), p.summary())
-		return stopped(cmd, err)
+		if err = stopped(cmd, err); err == nil && cmd.Context().Err() != nil {
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "stopped; the same command goes on with --resume %d\n", p.next)
+		}
+		return err
 	}
 	return cmd
 }
@@ -179,193 +223,4 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-type producer struct {
-	client  *sdk.Client
-	topic   string
-	options produceOptions
-	out     io.Writer
-
-	written, spooled int
-}
-
-func (p *producer) summary() string {
-	if p.spooled == 0 {
-		return fmt.Sprintf("%s written to %s", plural(p.written, "message"), p.topic)
-	}
-	text := fmt.Sprintf("%s for %s taken into the spool", plural(p.spooled, "message"), p.topic)
-	if p.written > 0 {
-		text += fmt.Sprintf(", %d written", p.written)
-	}
-	return text
-}
-
-// input is one line with its number, or the error that ended the reading.
-type input struct {
-	number int
-	line   []byte
-	err    error
-}
-
-// run publishes batches until the input ends.
-func (p *producer) run(ctx context.Context, in io.Reader) error {
-	lines := make(chan input, p.options.batch)
-	// A read of standard input cannot be interrupted: when ctx ends first the
-	// reader stays in it until the process ends.
-	go read(ctx, in, lines)
-	for {
-		// A repeat with an idempotency key has to make the same requests.
-		batch, err := collect(ctx, lines, p.options.batch, p.options.idempotencyKey == "")
-		if len(batch) > 0 {
-			if err := p.publish(ctx, batch); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-func read(ctx context.Context, in io.Reader, lines chan<- input) {
-	scanner := bufio.NewScanner(in)
-	scanner.Buffer(nil, produceLineBytes)
-	number := 0
-	send := func(i input) bool {
-		select {
-		case lines <- i:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	for scanner.Scan() {
-		number++
-		if line := bytes.TrimRight(scanner.Bytes(), "\r"); len(line) > 0 && !send(input{number, bytes.Clone(line), nil}) {
-			return
-		}
-	}
-	err := scanner.Err()
-	switch {
-	case errors.Is(err, bufio.ErrTooLong):
-		err = fmt.Errorf("line %d is longer than %d bytes", number+1, produceLineBytes)
-	case err == nil:
-		err = io.EOF
-	}
-	send(input{err: err})
-}
-
-// collect waits for a line, and a moment for those that follow it, or without hurry
-// for as many as there may be.
-func collect(ctx context.Context, lines <-chan input, most int, hurry bool) (batch []input, err error) {
-	size := 0
-	var linger <-chan time.Time // nil, so never, until there is a line
-	for len(batch) < most && size < produceBatchBytes {
-		var next input
-		select {
-		case next = <-lines:
-		case <-linger:
-			return batch, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if next.err != nil {
-			return batch, next.err
-		}
-		batch = append(batch, next)
-		size += len(next.line)
-		if linger == nil && hurry {
-			linger = time.After(produceLinger)
-		}
-	}
-	return batch, nil
-}
-
-// publish sends a batch. At a bad line, of which the sidecar says that it kept the
-// whole request from being sent, the lines before it are sent by themselves: what
-// is written does not depend on which lines came together.
-func (p *producer) publish(ctx context.Context, batch []input) error {
-	result, err := p.send(ctx, batch)
-	p.written += result.Written
-	p.spooled += result.Spooled
-	if err != nil {
-		e, ok := errors.AsType[*api.Error](err)
-		if !ok || e.Line <= 0 || e.Line > len(batch) {
-			return fmt.Errorf("%s: %w", span(batch), err)
-		}
-		bad := fmt.Errorf("line %d: %w", batch[e.Line-1].number, lineError(e))
-		before := batch[:e.Line-1]
-		if len(before) == 0 || p.options.idempotencyKey != "" || e.Code != api.CodeBadRecord && e.Code != api.CodeMessageTooLarge {
-			return bad
-		}
-		return errors.Join(p.publish(ctx, before), bad)
-	}
-	var failures []error
-	for i, r := range result.Results {
-		switch {
-		case r.Error != nil && i < len(batch):
-			failures = append(failures, fmt.Errorf("line %d was not written: %w", batch[i].number, r.Error))
-		case p.options.show:
-			if err := p.print(r); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.Join(failures...)
-}
-
-func (p *producer) print(r api.BatchResult) error {
-	place := fmt.Sprint(r.Offset)
-	if r.SpoolID != "" {
-		place = "spool:" + r.SpoolID
-	}
-	_, err := fmt.Fprintf(p.out, "%s/%d/%s\n", p.topic, r.Partition, place)
-	return err
-}
-
-// span names the lines of a batch.
-func span(batch []input) string {
-	first, last := batch[0].number, batch[len(batch)-1].number
-	if first == last {
-		return fmt.Sprintf("line %d", first)
-	}
-	return fmt.Sprintf("lines %d to %d", first, last)
-}
-
-// lineError is the sidecar's error about a line in the words of the command: its
-// number is of the request, and options of the query are flags here.
-func lineError(e *api.Error) *api.Error {
-	own := *e
-	own.Message = strings.TrimPrefix(own.Message, fmt.Sprintf("line %d: ", e.Line))
-	own.Message = strings.NewReplacer(" use ?lines=1", ", leave out --json", ", or use ?lines=1", ", or leave out --json",
-		"; nothing of this request was written", "").Replace(own.Message)
-	return &own
-}
-
-func (p *producer) send(ctx context.Context, batch []input) (api.BatchPublished, error) {
-	options := p.options.publish(batch[0].number)
-	switch {
-	case p.options.asJSON:
-		return p.client.PublishNDJSON(ctx, p.topic, joinLines(batch), options...)
-	case !p.options.whole():
-		return p.client.PublishLines(ctx, p.topic, joinLines(batch), options...)
-	}
-	messages := make([]sdk.Message, len(batch))
-	for i, in := range batch {
-		messages[i] = p.options.message(in.line)
-	}
-	return p.client.PublishBatch(ctx, p.topic, messages, options...)
-}
-
-func joinLines(batch []input) []byte {
-	var b bytes.Buffer
-	for _, in := range batch {
-		b.Write(in.line)
-		b.WriteByte('\n')
-	}
-	return b.Bytes()
 }

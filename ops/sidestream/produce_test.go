@@ -63,7 +63,7 @@ func TestProduceWritesWhatComesBeforeABadLine(t *testing.T) {
 		if got := slices.Concat(s.lines...); !slices.Equal(got, []string{"a", "b"}) {
 			t.Errorf("batches of %s: written %q", size, got)
 		}
-		if want := "2 messages written to t\nline 4: bad_record: no (to send lines as they are, leave out --json)"; r.code != exitFailed || !strings.Contains(r.err, want) || strings.Contains(r.err, "nothing") {
+		if want := "2 messages written to t\nline 4: not written: bad_record: no (to send lines as they are, leave out --json)\nnothing from line 4 on is written: mend the input, and the same command goes on with --resume 4"; r.code != exitFailed || !strings.Contains(r.err, want) || strings.Contains(r.err, "nothing of this request") {
 			t.Errorf("batches of %s: %d %s", size, r.code, r.err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestProduceWritesWhatComesBeforeABadLine(t *testing.T) {
 
 // An error that is of no line names those that were sent together.
 func TestProduceNamesTheLinesOfARequest(t *testing.T) {
-	for in, want := range map[string]string{"\nlost\n": "\nline 2: topic_not_found", "\nlost\n\nlost\n": "\nlines 2 to 4: topic_not_found"} {
+	for in, want := range map[string]string{"\nlost\n": "\nline 2: not written: topic_not_found", "\nlost\n\nlost\n": "\nlines 2 to 4: not written: topic_not_found"} {
 		if _, r := produce(t, in, "--idempotency-key", "k"); r.code != exitFailed || !strings.Contains(r.err, want) {
 			t.Errorf("%q: %+v", in, r)
 		}
@@ -105,6 +105,11 @@ func TestProduceFlags(t *testing.T) {
 		"leave out --json":          {"--header", "x=y", "--json"},
 		"have it chosen by the key": {"--partition", "-2"},
 		"use 1ms or more":           {"--timeout", "0s"},
+		"--resume: got":             {"--resume", "5-7"},
+		"of the run that it resume": {"--resume", "5-7/k", "--once"},
+		"leave out --json and":      {"--whole", "--json"},
+		"takes each message's key":  {"--key-separator", ":", "--key", "k"},
+		"makes repeats safe":        {"--once", "--idempotency-key", "k"},
 	} {
 		if s, r := produce(t, "a\n", args...); r.code != exitUsage || !strings.Contains(r.err, want) || len(s.queries) > 0 {
 			t.Errorf("%v: %+v", args, r)

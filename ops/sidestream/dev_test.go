@@ -180,11 +180,11 @@ func TestCommandsAndRestart(t *testing.T) {
 	}
 	d.sh(t, `{"key":"k","value":{"total":3},"headers":{"h":"v"}}`+"\n", "produce", "orders", "--json")
 	r := command(t.Context(), "\nnonsense\n", "produce", "orders", "--json")
-	if r.code != exitFailed || !strings.Contains(r.err, "line 2: bad_record: it is not a JSON object") || !strings.Contains(r.err, "0 messages written") {
+	if r.code != exitFailed || !strings.Contains(r.err, "line 2: not written: bad_record: it is not a JSON object") || !strings.Contains(r.err, "0 messages written") {
 		t.Errorf("a bad line: %d %s", r.code, r.err)
 	}
 
-	if out := d.sh(t, "", "consume", "orders", "-g", "a", "--max", "2"); out != "one\ntwo\n" {
+	if out := d.sh(t, "", "consume", "orders", "-g", "a", "--max", "2"); out != "one\ntwo\r\n" {
 		t.Errorf("consumed %q", out)
 	}
 	if out := d.sh(t, "", "consume", "orders", "-g", "a", "--until-end", "--json"); strings.Count(out, "\n") != 2 || !strings.Contains(out, `"value":"three"`) || !strings.Contains(out, `"h"`) {
@@ -213,7 +213,7 @@ func TestCommandsAndRestart(t *testing.T) {
 		t.Errorf("after the restart the group consumed %q again", out)
 	}
 	d.sh(t, "", "group", "seek", "a", "orders", "--to", "earliest")
-	if out := d.sh(t, "", "consume", "orders", "-g", "a", "--until-end"); strings.Count(out, "\n") != 4 || !strings.HasPrefix(out, "one\ntwo\nthree\n") {
+	if out := d.sh(t, "", "consume", "orders", "-g", "a", "--until-end"); strings.Count(out, "\n") != 4 || !strings.HasPrefix(out, "one\ntwo\r\nthree\n") {
 		t.Errorf("after the seek the group consumed %q", out)
 	}
 	d.sh(t, "", "topic", "delete", "orders")

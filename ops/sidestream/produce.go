@@ -138,8 +138,9 @@ and flags, and to the same sidecar, nothing is then written twice or left out.
 Each request has an idempotency key of its own. So one whose outcome is unknown (the
 sidecar was restarted, brokers did not answer) is repeated under its key, which
 writes nothing twice, and so is one that brokers do not take for now, both for as
-long as --patience says. --once sends each request once and without a key, which
-costs the sidecar's disk nothing; what is unknown then stays so.
+long as --patience says. Its messages carry the header sidestream-id, by which they
+are found again. --once sends each request once and without a key: no header, and
+nothing for the sidecar's disk to keep; what is unknown then stays so.
 
 With --idempotency-key the same command may be repeated from its beginning, with the
 same input and flags and to the same sidecar, and writes nothing twice: each request

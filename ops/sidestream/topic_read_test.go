@@ -18,7 +18,7 @@ func TestTopicRead(t *testing.T) {
 {"partition":0,"ts":3000,"key":"a","value":"three"}
 {"partition":2,"ts":4000,"key":"b","value":"four"}
 {"partition":0,"ts":5000,"value64":"/w=="}
-`, "produce", "orders", "--json")
+`, "produce", "orders", "--json", "--once") // without a header of its own
 
 	for _, c := range []struct {
 		args []string

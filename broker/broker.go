@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -26,6 +27,9 @@ type Options struct {
 	Logger     *zap.Logger           // nil: no log
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	FS         disk.FS               // nil: the real one
+	// Now is the time by which records, tombstones and producers grow old; the zero time while it is not known, and then
+	// nothing is deleted by time. Safe for concurrent use and quick. nil: the system's clock, which is believed.
+	Now func() time.Time
 }
 
 // Lead tells the broker to serve a partition.
@@ -74,6 +78,7 @@ type Broker struct {
 	server     *kafka.Server
 	logDirs    []*logDir // the data folder first; not changed after Open
 	placing    placement
+	now        func() time.Time
 	foreign    []string // alarms about folders that were found at the start and left alone
 
 	stop context.CancelFunc // ends the housekeeping
@@ -96,13 +101,16 @@ func Open(cfg Config, cluster Cluster, opts Options) (*Broker, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("data_dir: got nothing: name the folder that partitions are kept in")
 	}
-	b := &Broker{cfg: cfg, cluster: cluster, log: opts.Logger, fs: opts.FS, logDirs: makeLogDirs(cfg),
+	b := &Broker{cfg: cfg, cluster: cluster, log: opts.Logger, fs: opts.FS, now: opts.Now, logDirs: makeLogDirs(cfg),
 		held: map[holdingKey]*holding{}, dirs: map[string]*holding{}, led: map[string]map[int32]*partition{}}
 	if b.log == nil {
 		b.log = zap.NewNop()
 	}
 	if b.fs == nil {
 		b.fs = disk.OS
+	}
+	if b.now == nil {
+		b.now = time.Now
 	}
 	b.metrics = newMetrics(opts.Registerer)
 	b.logMetrics = commitlog.NewMetrics(opts.Registerer)

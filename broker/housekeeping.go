@@ -17,7 +17,7 @@ func (b *Broker) keepHouse(ctx context.Context) {
 		if h := b.find(holdingKey{p.id, p.index}); h != nil {
 			b.catchUp(h)
 		}
-		removed, err := p.log.Retain(time.Now())
+		removed, err := p.log.Retain(b.now())
 		p.report("retention", err)
 		if removed > 0 {
 			p.zlog.Info("retention removed segments", zap.Int("segments", removed))
@@ -33,7 +33,7 @@ func (b *Broker) compactLogs(ctx context.Context) {
 		if !p.keyed.Load() {
 			return
 		}
-		done, err := p.log.Compact(ctx, time.Now(), opt)
+		done, err := p.log.Compact(ctx, b.now(), opt)
 		p.report("compaction", err)
 		if done.Segments > 0 {
 			p.zlog.Info("compacted", zap.Int("segments", done.Segments), zap.Int64("records_removed", done.Records), zap.Int64("bytes_reclaimed", done.Reclaimed))

@@ -25,6 +25,7 @@ type partition struct {
 	unpacking unpacking
 	dir       *logDir
 	zlog      *zap.Logger
+	now       func() time.Time // dates appends; see Options.Now
 
 	complained atomic.Int64 // when it last did, Unix nanoseconds
 	m          *metrics

@@ -121,14 +121,14 @@ func (p *partition) writeGroup(group []kafka.Append, policy commitlog.FlushPolic
 	g := stage(group, producers)
 	if len(g.fresh) > 0 {
 		begun := time.Now()
-		base, _, err := write(g.batches, epoch, begun)
+		base, _, err := write(g.batches, epoch, p.now())
 		took := time.Since(begun)
 		p.m.write.Observe(took.Seconds())
 		p.dir.wrote(begun, took)
 		if errors.Is(err, commitlog.ErrTooLarge) && len(g.fresh) > 1 {
 			g = stage(group[:1], p.log.Producers()) // no segment holds them together: one by one
 			if len(g.fresh) > 0 {
-				base, _, err = write(g.batches, epoch, begun)
+				base, _, err = write(g.batches, epoch, p.now())
 			}
 		}
 		if p.dir.took(err) || err != nil && !errors.Is(err, commitlog.ErrNoSpace) {

@@ -25,6 +25,8 @@ import (
 // again, ErrOffline does not.
 //
 // now dates the append for retention and rolling, whatever clocks producers use.
+// The zero time says that nobody knows it: the append gets its date from the
+// first [Log.Retain] or [Log.Compact] that does.
 func (l *Log) Append(batches [][]byte, leaderEpoch int32, now time.Time) (first, last int64, err error) {
 	l.writer.take()
 	defer l.writer.leave()
@@ -130,7 +132,7 @@ func (l *Log) segmentFor(total, next int64, headers []record.Header, now time.Ti
 	s, cfg := l.active(), l.cfg
 	roll := s.size > 0 &&
 		(s.size+total > cfg.SegmentBytes ||
-			now.UnixMilli()-s.created >= cfg.SegmentAge.Milliseconds() ||
+			!now.IsZero() && s.created != noTime && now.UnixMilli()-s.created >= cfg.SegmentAge.Milliseconds() ||
 			next+records-1-s.base > maxSegmentBytes)
 	l.mu.Unlock()
 	if !roll {
@@ -234,12 +236,13 @@ func (l *Log) cutTorn() error {
 
 // publish makes the written batches part of the log.
 func (l *Log) publish(s *segment, headers []record.Header, leaderEpoch int32, now time.Time) {
-	ms := now.UnixMilli()
+	ms := timeOf(now)
 	l.mu.Lock()
 	if s.size == 0 {
 		s.created = ms
 	}
 	s.appended = max(s.appended, ms)
+	s.undated = s.undated || ms == noTime
 	if next, changed := l.epochs.assign(leaderEpoch, headers[0].BaseOffset); changed {
 		l.epochs, l.epochsDirty = next, true
 	}

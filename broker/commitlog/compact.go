@@ -42,7 +42,8 @@ var errCodecs = errors.New("commitlog: compaction needs Options.Compress and Opt
 // has changed nothing of that segment.
 //
 // Records without a key, control batches and batches of transactions stay, and so
-// does what cannot be decoded or is damaged. now is the time of the broker.
+// does what cannot be decoded or is damaged. now is the time of the broker; the
+// zero time says that it does not know it: then no tombstone goes or is dated.
 func (l *Log) Compact(ctx context.Context, now time.Time, opt CompactOptions) (Compacted, error) {
 	var done Compacted
 	ctx, cancel := context.WithCancel(ctx)
@@ -63,11 +64,16 @@ func (l *Log) Compact(ctx context.Context, now time.Time, opt CompactOptions) (C
 	if opt.MemoryBytes <= 0 {
 		opt.MemoryBytes = defaultCompactMemory
 	}
+	if !now.IsZero() {
+		l.mu.Lock()
+		l.date(now.UnixMilli())
+		l.mu.Unlock()
+	}
 	if err := l.closeOverdue(now, cfg); err != nil {
 		return done, err
 	}
 	c := &compaction{
-		l: l, ctx: ctx, cfg: cfg, now: now.UnixMilli(), memory: opt.MemoryBytes,
+		l: l, ctx: ctx, cfg: cfg, now: timeOf(now), memory: opt.MemoryBytes,
 		pace: &pace{rate: opt.BytesPerSecond}, done: &done,
 	}
 	err := c.run()
@@ -121,7 +127,7 @@ func (l *Log) endCompaction() {
 func (l *Log) closeOverdue(now time.Time, cfg Config) error {
 	l.mu.Lock()
 	a := l.active()
-	overdue := cfg.MaxCompactionLag > 0 && a.size > 0 && now.UnixMilli()-a.created >= cfg.MaxCompactionLag.Milliseconds()
+	overdue := cfg.MaxCompactionLag > 0 && !now.IsZero() && a.size > 0 && a.created != noTime && now.UnixMilli()-a.created >= cfg.MaxCompactionLag.Milliseconds()
 	l.mu.Unlock()
 	if !overdue {
 		return nil
@@ -147,6 +153,7 @@ type closedSegment struct {
 	size     int64
 	next     int64 // offset after it
 	appended int64
+	undated  bool
 	damaged  bool
 }
 
@@ -157,10 +164,11 @@ func (l *Log) cleanable(cfg Config, now int64) (list []closedSegment, clean clea
 	for i, s := range l.segments[:len(l.segments)-1] {
 		next := l.segments[i+1].base
 		if s.base >= l.saved.base ||
-			next > l.clean.Offset && cfg.MinCompactionLag > 0 && now-s.appended < cfg.MinCompactionLag.Milliseconds() {
+			next > l.clean.Offset && cfg.MinCompactionLag > 0 &&
+				(now == noTime || s.undated || now-s.appended < cfg.MinCompactionLag.Milliseconds()) {
 			break
 		}
-		list = append(list, closedSegment{s, s.size, next, s.appended, len(s.damage) > 0})
+		list = append(list, closedSegment{s, s.size, next, s.appended, s.undated, len(s.damage) > 0})
 	}
 	return list, l.clean, l.cuts
 }
@@ -174,7 +182,7 @@ func due(list []closedSegment, clean cleanPoint, cfg Config, now int64) (limit i
 		limit = s.next
 		if s.next > clean.Offset {
 			dirty += s.size
-			overdue = overdue || cfg.MaxCompactionLag > 0 && now-s.appended >= cfg.MaxCompactionLag.Milliseconds()
+			overdue = overdue || cfg.MaxCompactionLag > 0 && now != noTime && now-s.appended >= cfg.MaxCompactionLag.Milliseconds()
 		}
 	}
 	switch {
@@ -191,7 +199,7 @@ type compaction struct {
 	l      *Log
 	ctx    context.Context
 	cfg    Config
-	now    int64
+	now    int64 // ms, or noTime
 	memory int64
 	pace   *pace
 	done   *Compacted

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -54,6 +53,9 @@ func (l *Log) evidence(cp checkpoint, trusted bool) (evidence, error) {
 			e.add(list[len(list)-1].start+1, epochFile) // an epoch is noted with its first batch
 		}
 	}
+	if a, known := l.readTimes(); known {
+		e.add(a.end, timesFile)
+	}
 	if b, err := disk.ReadFile(l.fs, l.dir+"/"+cleanFile); err == nil {
 		if c, err := parseCleanPoint(b); err == nil {
 			e.add(c.Offset, cleanFile)
@@ -99,12 +101,15 @@ func (l *Log) create(f folder, cp checkpoint, trusted, begun bool) error {
 	}
 	s := newSegment(base)
 	s.file, s.checked = file, true
-	s.created = time.Now().UnixMilli()
 	l.segments = []*segment{s}
-	l.start, l.end = base, base
+	l.start, l.end, l.timesEnd = base, base, base
 	l.flushed = mark{base, base, 0}
 	l.producers.replace(nil, base)
 	l.epochsDirty = e.file != "" // the old ones say nothing of this log
+	if err := l.forgetTimes(); err != nil {
+		return err
+	}
+	l.timesDirty = false
 	if err := l.loadCleanPoint(); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 // says how far the log went.
 func TestLostSegmentsAreNoNewLog(t *testing.T) {
 	begins := func(at int64, file string) lostCase { return lostCase{at: at, file: file} }
-	all := []string{checkpointFile, epochFile, cleanFile, indexSuffix, timeSuffix, snapshotSuffix}
+	all := []string{checkpointFile, epochFile, cleanFile, timesFile, indexSuffix, timeSuffix, snapshotSuffix}
 	for name, c := range map[string]lostCase{
 		"all but the logs":          begins(100, checkpointFile).without(),
 		"only the recovery point":   begins(100, checkpointFile).keeping(all, checkpointFile),
@@ -28,6 +28,7 @@ func TestLostSegmentsAreNoNewLog(t *testing.T) {
 		"only offset indexes":       begins(99, "00000000000000000096.index").keeping(all, indexSuffix),
 		"only time indexes":         begins(96, "00000000000000000096.timeindex").keeping(all, timeSuffix),
 		"only the epochs":           begins(61, epochFile).keeping(all, epochFile),
+		"only the append times":     begins(100, timesFile).keeping(all, timesFile),
 		"only the compaction point": begins(88, cleanFile).keeping(all, cleanFile),
 		"all but the recovery point": begins(100, "00000000000000000100.snapshot").
 			keeping(all, epochFile, cleanFile, indexSuffix, timeSuffix, snapshotSuffix),

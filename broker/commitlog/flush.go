@@ -68,7 +68,7 @@ func (l *Log) Checkpoint() error {
 // idle tells whether the checkpoint on disk says all there is. Call with mu held.
 func (l *Log) idle() bool {
 	return l.saved.offset == l.end && l.savedStart == l.start &&
-		!l.dirDirty && !l.rolled && !l.recut && !l.epochsDirty
+		!l.dirDirty && !l.rolled && !l.recut && !l.epochsDirty && !l.timesDirty
 }
 
 // syncAndSave flushes and writes a checkpoint. The caller has the flusher's turn.
@@ -88,6 +88,7 @@ type plan struct {
 	segments  []*segment // whose indexes are not synced
 	snapshots []snapshotFile
 	epochs    []byte // nil: unchanged
+	times     []byte // the append times; nil: unchanged
 }
 
 type snapshotFile struct {
@@ -184,6 +185,9 @@ func (l *Log) plan(at mark) *plan {
 	if l.epochsDirty {
 		p.epochs, l.epochsDirty = l.epochs.encode(), false
 	}
+	if l.timesDirty || l.timesEnd != l.end {
+		p.times, l.timesDirty = l.encodeTimes(), false
+	}
 	l.rolled = false
 	return p
 }
@@ -196,6 +200,7 @@ func (l *Log) drop(p *plan) {
 	l.mu.Lock()
 	l.rolled = true
 	l.epochsDirty = l.epochsDirty || p.epochs != nil
+	l.timesDirty = l.timesDirty || p.times != nil
 	for _, s := range p.snapshots {
 		if s.of != nil {
 			s.of.snapshot = s.contents
@@ -236,6 +241,7 @@ func (l *Log) writePlan(p *plan) error {
 	l.mu.Lock()
 	old := l.snapshot
 	l.saved, l.savedStart, l.snapshot = p.at, p.cp.Start, p.cp.Snapshot
+	l.timesEnd = p.at.offset
 	for _, s := range l.segments { // snapshots of rolls stay as long as their segment
 		if s.base == old {
 			old = noProducers
@@ -261,6 +267,11 @@ func (l *Log) writePlanFiles(p *plan) error {
 	}
 	if p.epochs != nil {
 		if err := disk.ReplaceFile(l.fs, l.dir+"/"+epochFile, p.epochs); err != nil {
+			return err
+		}
+	}
+	if p.times != nil {
+		if err := disk.ReplaceFile(l.fs, l.dir+"/"+timesFile, p.times); err != nil {
 			return err
 		}
 	}

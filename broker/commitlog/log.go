@@ -93,6 +93,9 @@ type Log struct {
 	torn        bool       // the active file may be longer than it should: cut it before writing
 	closed      bool
 
+	timesEnd   int64 // offset up to which the file of append times dates what is there
+	timesDirty bool  // it does not say what is known by now
+
 	lost *CorruptError // at the start all segments were gone; nil if not
 
 	clean       cleanPoint // how far the log is compacted

@@ -134,7 +134,9 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"retain by age": func(t *rapid.T) {
-				_, err := l.Retain(testStart.Add(8 * 24 * time.Hour))
+				_, err := l.Retain(testStart) // dates what a power cut has left without
+				fail(err)
+				_, err = l.Retain(testStart.Add(8 * 24 * time.Hour))
 				fail(err)
 				m.start = m.end()
 				flushedMeanwhile()

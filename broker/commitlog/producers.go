@@ -63,7 +63,7 @@ type producer struct {
 	epoch   int16
 	n       int8
 	batches [keptBatches]batchRef // the first n, oldest first
-	seen    int64                 // ms, by the broker's clock
+	seen    int64                 // ms, by the broker's clock; noTime: not known
 }
 
 // check is the sequence check of one batch against the producer's state.
@@ -105,7 +105,11 @@ func (p *producer) add(h record.Header, seen int64) {
 	if h.ProducerEpoch != p.epoch {
 		p.epoch, p.n = h.ProducerEpoch, 0
 	}
-	p.seen = max(p.seen, seen)
+	if seen == noTime { // as young as the next look
+		p.seen = noTime
+	} else {
+		p.seen = max(p.seen, seen)
+	}
 	if h.BaseSequence < 0 { // a transaction marker has no sequence
 		return
 	}
@@ -189,11 +193,26 @@ func (p *Producers) add(h record.Header, seen int64) {
 	}
 }
 
-// expire forgets producers that have been silent for longer than after.
+// unsee says that it is not known when the producers were seen last.
+func (p *Producers) unsee() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, known := range p.byID {
+		known.seen = noTime
+	}
+}
+
+// expire forgets producers that have been silent for longer than after. Of whom
+// it is not known when they were seen, or who were in a time to come, are seen
+// now.
 func (p *Producers) expire(now time.Time, after time.Duration) (forgotten int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id, known := range p.byID {
+		if known.seen == noTime || known.seen > now.UnixMilli()+clockTolerance {
+			known.seen = now.UnixMilli()
+			continue
+		}
 		if now.UnixMilli()-known.seen >= after.Milliseconds() {
 			delete(p.byID, id)
 			forgotten++

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -43,8 +42,6 @@ func (l *Log) list() (folder, error) {
 		}
 		s := newSegment(base)
 		s.size = info.Size()
-		s.appended = info.ModTime().UnixMilli()
-		s.created = s.appended
 		f.segments = append(f.segments, s)
 		have[base] = true
 	}
@@ -52,7 +49,7 @@ func (l *Log) list() (folder, error) {
 		base, suffix, ok := parseName(e.Name())
 		switch {
 		case !ok:
-			if ours := e.Name() == checkpointFile+".tmp" || e.Name() == epochFile+".tmp" || e.Name() == cleanFile+".tmp"; ours {
+			if ours := e.Name() == checkpointFile+".tmp" || e.Name() == epochFile+".tmp" || e.Name() == cleanFile+".tmp" || e.Name() == timesFile+".tmp"; ours {
 				f.leftovers = append(f.leftovers, e.Name())
 			}
 		case suffix == logSuffix+swapSuffix:
@@ -144,12 +141,10 @@ type recovery struct {
 	lost    int64 // offset up to which batches were promised that are not there
 	changed bool  // something has to be synced and noted
 	rolled  bool  // the active segment is one that recovery began
-	now     int64
 }
 
 func (r *recovery) run(snapshots []int64) error {
 	l := r.l
-	r.now = time.Now().UnixMilli()
 	if err := r.begin(); err != nil {
 		return err
 	}
@@ -179,6 +174,7 @@ func (r *recovery) run(snapshots []int64) error {
 		l.epochsDirty, r.changed = true, true
 	}
 	l.producers.endAt(l.end)
+	r.loadTimes()
 	for _, s := range l.segments[min(r.from, len(l.segments)-1) : len(l.segments)-1] {
 		s.endTimes() // as a roll does
 		r.changed = r.changed || s.indexDirty
@@ -203,12 +199,11 @@ func (r *recovery) begin() error {
 	if !r.trusted {
 		r.from, r.changed = last, true
 		s := l.segments[last]
-		s.created = min(s.created, r.now)
 		l.rolled = true
 		return r.emptyIndexes(s)
 	}
 	s := l.segments[r.from]
-	s.created, s.lastTime = r.cp.Created, r.cp.LastTime
+	s.lastTime = r.cp.LastTime
 	s.maxTimestamp, s.maxOffset, s.sinceIndex = r.cp.MaxTimestamp, r.cp.MaxOffset, r.cp.SinceIndex
 	s.checked = true
 	for _, x := range []struct {
@@ -358,7 +353,7 @@ func (r *recovery) scanSegment(s *segment, pos, offset int64) (good, next int64,
 	found := func(h record.Header, pos int64) {
 		s.note(h, pos, l.cfg.IndexInterval)
 		s.indexDirty = true
-		l.producers.add(h, r.now)
+		l.producers.add(h, noTime)
 		if next, changed := l.epochs.assign(h.LeaderEpoch, h.BaseOffset); changed {
 			l.epochs, l.epochsDirty = next, true
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -83,6 +82,5 @@ func (l *Log) rebuildProducers(snapshots []int64, offset int64) error {
 		}
 		l.logger.Warn("a producer snapshot cannot be read, looking for an older one", zap.String("file", name), zap.Error(err))
 	}
-	seen := time.Now().UnixMilli()
-	return l.walk(from, offset, func(h record.Header) { l.producers.add(h, seen) })
+	return l.walk(from, offset, func(h record.Header) { l.producers.add(h, noTime) })
 }

@@ -10,21 +10,21 @@ import (
 	"go.uber.org/zap"
 )
 
-// ageFrom is the time, in ms, from which the age of a segment counts: its
-// highest timestamp, as in Kafka, unless the producer's clock cannot be right.
-// A timestamp after the last append would keep the segment for ever; one that is
-// older than the whole retention would remove it as soon as it is written. Then
-// the time of the last append counts, which is ours.
-func ageFrom(maxTimestamp, appended int64, retention time.Duration) int64 {
-	if maxTimestamp > appended || maxTimestamp < appended-retention.Milliseconds() {
+// ageFrom is the time, in ms, from which the age of a segment counts: the later
+// one of its last append, by our clock, and its highest timestamp, by the
+// producers'. Where the two contradict each other one of the clocks was wrong,
+// and what is removed does not come back. A timestamp that is still to come
+// would keep the segment for ever, and counts for nothing.
+func ageFrom(maxTimestamp, appended, now int64) int64 {
+	if maxTimestamp > now+clockTolerance {
 		return appended
 	}
-	return maxTimestamp
+	return max(maxTimestamp, appended)
 }
 
 // expired tells whether a segment is older than the retention.
 func expired(maxTimestamp, appended, now int64, retention time.Duration) bool {
-	return retention > 0 && now-ageFrom(maxTimestamp, appended, retention) > retention.Milliseconds()
+	return retention > 0 && now-ageFrom(maxTimestamp, appended, now) > retention.Milliseconds()
 }
 
 // Retain removes, unless the log is only compacted, the segments that are older
@@ -33,12 +33,20 @@ func expired(maxTimestamp, appended, now int64, retention time.Duration) bool {
 // segment is only removed for its age; a new one takes its place. It returns how
 // many segments were removed. Reads that hold a removed segment finish.
 //
+// now is the caller's time. The zero time says that it does not know it: then
+// nothing is removed or forgotten for its age.
+//
 // It works on a full disk: removal needs no room.
 func (l *Log) Retain(now time.Time) (removed int, err error) {
 	l.mu.Lock()
 	expiration := l.cfg.ProducerExpiration
+	if !now.IsZero() {
+		l.date(now.UnixMilli())
+	}
 	l.mu.Unlock()
-	l.producers.expire(now, expiration)
+	if !now.IsZero() {
+		l.producers.expire(now, expiration)
+	}
 
 	l.takeBoth()
 	start, err := l.retainFrom(now)
@@ -74,7 +82,7 @@ func (l *Log) retainFrom(now time.Time) (start int64, err error) {
 		}
 		tooMuch := !active && cfg.RetentionBytes >= 0 && size-s.size >= cfg.RetentionBytes
 		if !tooMuch {
-			if cfg.Retention <= 0 {
+			if cfg.Retention <= 0 || now.IsZero() {
 				break
 			}
 			maxTimestamp, err := l.maxTimestampOf(s)
@@ -82,7 +90,7 @@ func (l *Log) retainFrom(now time.Time) (start int64, err error) {
 				return 0, err
 			}
 			l.mu.Lock()
-			old := s.size > 0 && expired(maxTimestamp, s.appended, now.UnixMilli(), cfg.Retention)
+			old := s.size > 0 && !s.undated && expired(maxTimestamp, s.appended, now.UnixMilli(), cfg.Retention)
 			l.mu.Unlock()
 			if !old {
 				break

@@ -194,12 +194,13 @@ func group(list []closedSegment, end, limit int64) (n int) {
 func (c *compaction) rewriteGroup(list []closedSegment, t *thinner, cuts int) error {
 	o := &output{c: c, next: newSegment(list[0].base), source: &list[0], copying: len(list) > 1}
 	defer o.close()
-	var size, appended int64
+	var size int64
+	appended, undated := int64(noTime), false
 	var old []*segment
 	for i := range list {
 		s := &list[i]
 		size += s.size
-		appended = max(appended, s.appended)
+		appended, undated = max(appended, s.appended), undated || s.undated
 		old = append(old, s.segment)
 		err := c.walk(s, func(b []byte, h record.Header) error {
 			what, built, err := t.thin(b, h)
@@ -229,8 +230,8 @@ func (c *compaction) rewriteGroup(list []closedSegment, t *thinner, cuts int) er
 		}
 	}
 	o.next.endTimes()
-	o.next.created, o.next.appended = list[0].created, appended
-	if err := o.file.complete(o.next, appended); err != nil {
+	o.next.created, o.next.appended, o.next.undated = list[0].created, appended, undated
+	if err := o.file.complete(o.next); err != nil {
 		return err
 	}
 	taken, err := c.l.swapIn(old, o.next, cuts)

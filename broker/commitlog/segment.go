@@ -46,8 +46,9 @@ type segment struct {
 
 	maxTimestamp int64 // -1 for none
 	maxOffset    int64 // of the batch that has it
-	created      int64 // append time of the first batch, ms
-	appended     int64 // append time of the last batch, ms
+	created      int64 // append time of the first batch, ms; noTime: not known
+	appended     int64 // append time of the last batch that has one, ms
+	undated      bool  // has batches of which nobody knows when they were appended
 
 	damage   []*CorruptError // by position
 	snapshot []byte          // producers at base, not on disk yet
@@ -57,7 +58,7 @@ func newSegment(base int64) *segment {
 	return &segment{
 		base:    base,
 		offsets: index{width: offsetEntrySize}, times: index{width: timeEntrySize},
-		lastTime: -1, maxTimestamp: -1,
+		lastTime: -1, maxTimestamp: -1, created: noTime, appended: noTime,
 	}
 }
 

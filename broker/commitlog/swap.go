@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -81,7 +80,7 @@ func (l *Log) replaceSegments(at int, old []*segment, next *segment) {
 		s.refs++ // released below, which closes what nobody reads
 	}
 	l.open = slices.DeleteFunc(l.open, func(s *segment) bool { return s.gone })
-	l.hints = hints{}
+	l.hints, l.timesDirty = hints{}, true
 	idle := l.evict(next)
 	l.mu.Unlock()
 	closeAll(idle)
@@ -234,8 +233,8 @@ func (c *cleanedFile) flush() error {
 }
 
 // complete writes and syncs the log and, beside it, the indexes of s, which is
-// to be the segment of these files. appended dates them for retention.
-func (c *cleanedFile) complete(s *segment, appended int64) error {
+// to be the segment of these files.
+func (c *cleanedFile) complete(s *segment) error {
 	if err := c.flush(); err != nil {
 		return err
 	}
@@ -252,7 +251,7 @@ func (c *cleanedFile) complete(s *segment, appended int64) error {
 		x.wrote(len(x.pending) / x.width)
 	}
 	s.file, s.checked, s.indexDirty = c.f, true, false
-	return c.l.fs.Chtimes(c.l.path(c.base, logSuffix)+cleanedSuffix, time.UnixMilli(appended))
+	return nil
 }
 
 // discard removes what was written.

@@ -8,7 +8,7 @@ import (
 type thinner struct {
 	keys      *keyMap
 	end       int64 // keys of records at and above it are not in the map, those stay
-	now       int64 // ms
+	now       int64 // ms, or noTime: no tombstone goes, and none gets its time
 	retention int64 // of tombstones, ms
 	pack      func(codec record.Codec, b []byte) ([]byte, error)
 	unpack    func(codec record.Codec, b []byte) (plain []byte, done func(), err error)
@@ -104,7 +104,12 @@ func (t *thinner) choose(body []byte, h record.Header) (c choice) {
 	if !tombstones || h.NextOffset() > t.end {
 		return c
 	}
-	if !dated {
+	switch {
+	case dated:
+		horizon = t.goes(h, horizon)
+	case t.now == noTime:
+		horizon = 0 // as soon as somebody knows the time
+	default:
 		c.date = true
 		horizon = t.now + t.retention
 	}
@@ -125,7 +130,16 @@ func (t *thinner) stays(r record.Bare, h record.Header) bool {
 		return false
 	}
 	horizon, dated := h.DeleteHorizon()
-	return !(r.Tombstone && dated && t.now >= horizon && !t.hidden)
+	return !(r.Tombstone && dated && t.now != noTime && t.now >= t.goes(h, horizon) && !t.hidden)
+}
+
+// goes is when a dated tombstone may go. A clock that was wrong when it was dated
+// shows in the records: they are then younger than they can be.
+func (t *thinner) goes(h record.Header, horizon int64) int64 {
+	if h.MaxTimestamp > t.now+clockTolerance {
+		return horizon
+	}
+	return max(horizon, h.MaxTimestamp+t.retention)
 }
 
 // build makes the batch of the records that stay. All else stays as it was: the

@@ -56,6 +56,9 @@ func (l *Log) truncate(i int, v view, offset int64) error {
 	if err := l.lowerCleanPoint(end); err != nil {
 		return errors.Join(err, f.Close())
 	}
+	if err := l.forgetTimes(); err != nil {
+		return errors.Join(err, f.Close())
+	}
 	if err := l.lowerCheckpoint(v.base, end); err != nil {
 		return errors.Join(err, f.Close())
 	}
@@ -127,7 +130,7 @@ func cutAt(f disk.File, v view, offset int64) (pos, end int64, err error) {
 func (l *Log) lowerCheckpoint(base, end int64) error {
 	cp := checkpoint{
 		Start: min(l.StartOffset(), end), Recovery: base, Segment: base, LastTime: -1, MaxTimestamp: -1,
-		Snapshot: unknownSnapshot,
+		Created: noTime, Snapshot: unknownSnapshot,
 	}
 	if err := disk.WriteFileAtomic(l.fs, l.dir, l.dir+"/"+checkpointFile, cp.encode()); err != nil {
 		return diskError(err)

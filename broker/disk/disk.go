@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"time"
 )
 
 // FS is a file system. Paths are slash-separated and passed on as they are.
@@ -31,9 +30,6 @@ type FS interface {
 	// ReadDir lists a folder, sorted by name.
 	ReadDir(path string) ([]fs.DirEntry, error)
 	Stat(name string) (fs.FileInfo, error)
-	// Chtimes sets when the file was last written, for a file that takes the
-	// place of an older one. A power cut may undo it.
-	Chtimes(name string, modified time.Time) error
 	// SyncDir makes the creations, renames and removals inside the folder
 	// durable. Without it a power cut may undo any of them.
 	SyncDir(path string) error

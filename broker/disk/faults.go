@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // OpKind names an operation to a fault rule.
@@ -21,7 +20,6 @@ const (
 	OpRemove   OpKind = "remove"
 	OpReadDir  OpKind = "readdir"
 	OpStat     OpKind = "stat"
-	OpChtimes  OpKind = "chtimes"
 	OpSyncDir  OpKind = "syncdir"
 	OpRead     OpKind = "read"
 	OpWrite    OpKind = "write" // Writev and WriteAt
@@ -173,13 +171,6 @@ func (f *faultFS) Stat(name string) (fs.FileInfo, error) {
 		return nil, err
 	}
 	return f.inner.Stat(name)
-}
-
-func (f *faultFS) Chtimes(name string, modified time.Time) error {
-	if err := f.check(Op{Kind: OpChtimes, Name: name}); err != nil {
-		return err
-	}
-	return f.inner.Chtimes(name, modified)
 }
 
 func (f *faultFS) SyncDir(path string) error {

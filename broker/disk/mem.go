@@ -276,18 +276,6 @@ func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 	return n.info(path.Base(name)), nil
 }
 
-// Chtimes sets when a file was last written.
-func (m *Mem) Chtimes(name string, modified time.Time) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, err := m.find(name)
-	if err != nil {
-		return pathError("chtimes", name, err)
-	}
-	n.modTime = modified
-	return nil
-}
-
 // SyncDir makes the names in the folder durable.
 func (m *Mem) SyncDir(name string) error {
 	m.mu.Lock()

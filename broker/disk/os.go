@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,10 +64,6 @@ func (osFS) Remove(name string) error                     { return os.Remove(nam
 func (osFS) RemoveAll(path string) error                  { return os.RemoveAll(path) }
 func (osFS) ReadDir(path string) ([]fs.DirEntry, error)   { return os.ReadDir(path) }
 func (osFS) Stat(name string) (fs.FileInfo, error)        { return os.Stat(name) }
-
-func (osFS) Chtimes(name string, modified time.Time) error {
-	return os.Chtimes(name, time.Time{}, modified) // the zero time leaves that of access
-}
 
 func (osFS) SyncDir(path string) error {
 	d, err := os.Open(path)

@@ -21,6 +21,7 @@ import (
 	"sidestream/broker"
 	"sidestream/broker/disk"
 	"sidestream/discovery"
+	"sidestream/discovery/clock"
 )
 
 // Version is what this agent registers itself with; the binary sets it.
@@ -35,6 +36,7 @@ type Agent struct {
 	spare    *zap.Logger // for what clients can cause at any rate: the first of equal lines in ten seconds
 	open     func(broker.Config, broker.Options) (host, error)
 	heldIn   func() ([]broker.Held, error) // what the folder has, before the broker is opened
+	kernel   func() (time.Time, bool)      // what its clock says, if it is synchronised; nil: it is asked
 	registry *prometheus.Registry
 	metrics  *metrics
 	alarms   *alarms
@@ -67,6 +69,7 @@ type Agent struct {
 	view        *broker.View
 	viewChanged chan struct{} // closed when view is replaced
 	httpAddr    string
+	clock       *clock.Clock // nil before Run
 	outage      Outage
 	seen        time.Time // when the store last answered
 }
@@ -164,6 +167,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := a.adopt(identity); err != nil {
 		return err
 	}
+	folderTime := a.openClock()
 
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -174,6 +178,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer stopHTTP()
 
+	g.Go(func() error { return folderTime.Run(run) })
 	reg := &registrar{a: a}
 	g.Go(func() error {
 		select {
@@ -239,7 +244,7 @@ func (a *Agent) start(ctx context.Context, reg *registrar) error {
 	}
 	cfg := a.cfg.Broker
 	cfg.ID, cfg.DataDir = a.ID(), a.cfg.DataDir
-	b, err := a.open(cfg, broker.Options{Logger: a.log.Named("broker"), Registerer: a.registry})
+	b, err := a.open(cfg, broker.Options{Logger: a.log.Named("broker"), Registerer: a.registry, Now: a.folderTime().Now})
 	if err != nil {
 		return err
 	}

@@ -180,6 +180,8 @@ type storageHost struct {
 	real bool // the broker itself, not a fake
 	wrap func(discovery.Store) discovery.Store
 
+	kernel func() (time.Time, bool) // what the kernel says of its clock
+
 	*Agent
 	host   *fakeHost
 	client *discovery.MemoryClient
@@ -244,6 +246,7 @@ func (h *storageHost) start(c *testCluster) {
 		h.t.Fatal(err)
 	}
 	fake := &fakeHost{disk: h.disk, leads: map[facts.Part]broker.Lead{}}
+	a.kernel = h.kernel
 	open := a.open
 	a.open = func(cfg broker.Config, opts broker.Options) (host, error) {
 		if h.real {

@@ -76,7 +76,7 @@ func (b *Broker) openLog(h *holding, clean bool) error {
 	log, err := commitlog.Open(b.fs, dir, cfg, commitlog.Options{
 		Logger: b.log, Metrics: b.logMetrics, Clean: clean, Begun: h.begun, Decompress: b.unpacking.decompress, Compress: compress})
 	if err == nil {
-		part := newPartition(d.Topic, d.ID, d.Partition, log, b.dirOf(dir), b.unpacking, b.log, b.metrics)
+		part := newPartition(d.Topic, d.ID, d.Partition, log, b.dirOf(dir), b.unpacking, b.log, b.now, b.metrics)
 		h.set(func() { h.part, h.err = part, nil })
 		return nil
 	}

@@ -66,8 +66,8 @@ func (p *partition) complain(now time.Time, what string, err error) {
 	}
 }
 
-func newPartition(topic string, id UUID, index int32, log *commitlog.Log, dir *logDir, u unpacking, zlog *zap.Logger, m *metrics) *partition {
-	p := &partition{topic: topic, id: id, index: index, log: log, dir: dir, unpacking: u, m: m,
+func newPartition(topic string, id UUID, index int32, log *commitlog.Log, dir *logDir, u unpacking, zlog *zap.Logger, now func() time.Time, m *metrics) *partition {
+	p := &partition{topic: topic, id: id, index: index, log: log, dir: dir, unpacking: u, now: now, m: m,
 		zlog:     zlog.With(zap.String("topic", topic), zap.Int32("partition", index)),
 		policy:   commitlog.FlushPolicy{Messages: 1},
 		watchers: map[chan<- struct{}]int{}}

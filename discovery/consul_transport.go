@@ -83,6 +83,9 @@ type statusTransport struct{ next http.RoundTripper }
 
 func (t statusTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.next.RoundTrip(req)
+	if date, asked := req.Context().Value(dateKey{}).(*string); asked && err == nil {
+		*date = resp.Header.Get("Date")
+	}
 	if err != nil || resp.StatusCode < 400 || resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusConflict {
 		return resp, err
 	}

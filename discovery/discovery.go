@@ -30,6 +30,8 @@ var (
 	ErrSessionLost = errors.New("discovery: session lost")
 	// ErrTooLarge: more operations or bytes than one commit takes.
 	ErrTooLarge = errors.New("discovery: commit too large")
+	// ErrNoClock: the store has no clock but this machine's own.
+	ErrNoClock = errors.New("discovery: the store has no clock of its own")
 )
 
 // ConflictError says which operation of a commit did not hold.
@@ -101,6 +103,11 @@ type Store interface {
 	Register(ctx context.Context, s Service) (Registration, error)
 	// WatchServices is Watch for the instances of a service, passing or not.
 	WatchServices(ctx context.Context, name string, index uint64) ([]Instance, uint64, error)
+
+	// Clock asks what time it is by the clock of another machine, to the second
+	// and up to the call's own duration late. ErrNoClock where the store runs on
+	// this machine, whose clock it then has.
+	Clock(ctx context.Context) (time.Time, error)
 
 	// Close stops everything that the store runs (renewals and beats
 	// included, without destroying sessions) and waits for it.

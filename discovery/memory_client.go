@@ -147,6 +147,9 @@ func (c *MemoryClient) WatchServices(ctx context.Context, name string, index uin
 	return watchFeed(ctx, c, c.m.svcFeed, servicePrefix(name), index, func() []Instance { return c.m.instances(name) })
 }
 
+// Clock implements Store: the process has the machine's clock.
+func (c *MemoryClient) Clock(context.Context) (time.Time, error) { return time.Time{}, ErrNoClock }
+
 // watchFeed blocks until the feed has news under prefix; read runs with m.mu held.
 func watchFeed[T any](ctx context.Context, c *MemoryClient, f *feed, prefix string, index uint64, read func() []T) ([]T, uint64, error) {
 	m := c.m

@@ -11,7 +11,7 @@ import (
 type Config struct {
 	SegmentBytes       int64         `yaml:"segment_bytes" help:"Bytes at which a new segment file is begun, 1024 to 2147483647; a roll costs one fsync, a large segment makes retention coarse."`
 	SegmentAge         time.Duration `yaml:"segment_age" help:"Age of its first append at which a new segment is begun by the next append, so that retention by time can take the old one; positive."`
-	Retention          time.Duration `yaml:"retention" help:"How long a segment is kept after its newest record; -1 keeps for ever."`
+	Retention          time.Duration `yaml:"retention" help:"How long a segment is kept after its last append, or its newest record where that is later and not still to come; -1 keeps for ever."`
 	RetentionBytes     int64         `yaml:"retention_bytes" help:"Bytes of a partition above which its oldest segments are removed; -1 for no limit."`
 	IndexInterval      int           `yaml:"index_interval" help:"Bytes of log between two index entries, at least 1; smaller finds offsets with less reading, at the price of larger indexes."`
 	MaxBatchBytes      int           `yaml:"max_batch_bytes" help:"Largest record batch that is taken, in bytes, 62 to 2147483647."`

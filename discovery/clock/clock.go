@@ -63,10 +63,17 @@ type Options struct {
 	Dir string // the data folder, which nobody else may use
 	// Fresh says that the folder holds nothing yet whose age could matter. It
 	// is asked only where there is no count.
-	Fresh      func() bool
-	Remotes    []Remote // asked in this order when the kernel is no witness
+	Fresh   func() bool
+	Remotes []Remote // asked in this order when the kernel is no witness
+	// Tell is given what to tell an operator whenever that changes, "" when
+	// there is nothing; nil: it is logged. It must not call the Clock.
+	Tell       func(alarm string)
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer
+
+	// Kernel says what the kernel's clock is, if it calls that synchronised; nil:
+	// it is asked.
+	Kernel func() (at time.Time, synchronised bool)
 
 	machine machine // nil: the real one
 }
@@ -89,8 +96,8 @@ type Clock struct {
 type sample struct {
 	at   time.Time // of this process, for its monotonic part
 	wall int64
-	time int64  // the folder's
-	why  string // it is not to be believed; "" it is
+	time int64 // the folder's
+	doubt
 }
 
 // Open goes on from what is written down, or begins. It asks nobody but the
@@ -101,6 +108,9 @@ func Open(o Options) *Clock {
 	}
 	if o.machine == nil {
 		o.machine = realMachine{}
+	}
+	if o.Kernel == nil {
+		o.Kernel = synchronised
 	}
 	c := &Clock{opt: o}
 	last, err := load(o.Dir)
@@ -197,27 +207,37 @@ func (c *Clock) tell(err error, failing bool) (fails bool) {
 func (c *Clock) look() (s sample, confirmed bool) {
 	at := time.Now()
 	now := c.opt.machine.read()
-	kernel, confirmed := c.opt.machine.synchronised()
+	kernel, confirmed := c.opt.Kernel()
 	c.mu.Lock()
 	c.count = c.count.at(now)
 	var w *evidence
 	switch {
 	case confirmed:
-		w = &evidence{"the kernel's, which it calls synchronised,", kernel}
+		w = &evidence{"the kernel's, which it calls synchronised,", kernel.UnixMilli()}
 	case c.remote != nil && now.up-c.at < heard:
 		w = &evidence{c.remote.name, c.remote.wall + now.up - c.at}
 	}
-	var why string
-	c.count, why = c.count.judge(w)
-	s = sample{at: at, wall: now.wall, time: c.count.Time, why: why}
-	before := c.now.Swap(&s)
+	var d doubt
+	c.count, d = c.count.judge(w)
+	before := c.now.Load()
+	if before == nil {
+		before = &sample{}
+	}
+	news := d.kind != before.kind
+	if !news {
+		d = before.doubt
+	}
+	s = sample{at: at, wall: now.wall, time: c.count.Time, doubt: d}
+	c.now.Store(&s)
 	c.mu.Unlock()
-	if before != nil && (before.why == "") != (why == "") || before == nil && why != "" {
-		if why != "" {
-			c.opt.Logger.Warn("nothing is deleted by time any more", zap.String("why", why))
-		} else {
-			c.opt.Logger.Info("this machine's clock is believed again: what is old enough is deleted")
-		}
+	switch {
+	case !news:
+	case c.opt.Tell != nil:
+		c.opt.Tell(c.Alarm())
+	case d.why != "":
+		c.opt.Logger.Warn(c.Alarm())
+	default:
+		c.opt.Logger.Info("this machine's clock is believed again: what is old enough is deleted")
 	}
 	return s, confirmed
 }

@@ -28,10 +28,10 @@ func (m *fakeMachine) read() reading {
 // is nothing to speak of.
 func (m *fakeMachine) wall(time.Time) int64 { return m.read().wall }
 
-func (m *fakeMachine) synchronised() (int64, bool) {
+func (m *fakeMachine) synchronised() (time.Time, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.kernel, m.synced
+	return time.UnixMilli(m.kernel), m.synced
 }
 
 func (m *fakeMachine) set(change func(*fakeMachine)) {
@@ -40,13 +40,15 @@ func (m *fakeMachine) set(change func(*fakeMachine)) {
 	change(m)
 }
 
+func unsynchronised() (time.Time, bool) { return time.Time{}, false }
+
 func newMachine() *fakeMachine {
 	return &fakeMachine{now: reading{wall: time.Now().UnixMilli(), up: 1000, boot: "a"}}
 }
 
 func TestClockOverRestarts(t *testing.T) {
 	dir, m := t.TempDir(), newMachine()
-	c := Open(Options{Dir: dir, machine: m})
+	c := Open(Options{Dir: dir, machine: m, Kernel: m.synchronised})
 	if c.Now().IsZero() || c.Alarm() != "" {
 		t.Fatalf("a new folder's time is not believed: %q", c.Alarm())
 	}
@@ -54,7 +56,7 @@ func TestClockOverRestarts(t *testing.T) {
 
 	// The same start of the machine, an hour later, with the clock a year ahead.
 	m.set(func(m *fakeMachine) { m.now.up += hour; m.now.wall += 365 * day })
-	c = Open(Options{Dir: dir, machine: m, Fresh: func() bool { t.Error("asked although there is a count"); return true }})
+	c = Open(Options{Dir: dir, machine: m, Kernel: m.synchronised, Fresh: func() bool { t.Error("asked although there is a count"); return true }})
 	if !c.Now().IsZero() || !strings.Contains(c.Alarm(), "moved by 8759h") || c.count.Time != begun+hour {
 		t.Errorf("believed: %v, %q, %d passed", c.Now(), c.Alarm(), c.count.Time-begun)
 	}
@@ -73,12 +75,12 @@ func TestClockOfAFolderThatHasNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			prepare(dir)
-			c := Open(Options{Dir: dir, machine: newMachine(), Fresh: func() bool { return false }})
+			c := Open(Options{Dir: dir, machine: newMachine(), Kernel: unsynchronised, Fresh: func() bool { return false }})
 			if !c.Now().IsZero() || !strings.Contains(c.Alarm(), "not known") {
 				t.Errorf("believed, %q", c.Alarm())
 			}
 			// Nor does a restart make it so.
-			if c = Open(Options{Dir: dir, machine: newMachine()}); !c.Now().IsZero() {
+			if c = Open(Options{Dir: dir, machine: newMachine(), Kernel: unsynchronised}); !c.Now().IsZero() {
 				t.Error("believed after a restart")
 			}
 		})
@@ -89,7 +91,7 @@ func TestClockOfAFolderThatHasNone(t *testing.T) {
 func TestRemoteWitness(t *testing.T) {
 	m := newMachine()
 	var tells time.Time
-	c := Open(Options{Dir: t.TempDir(), machine: m, Fresh: func() bool { return false }, Remotes: []Remote{
+	c := Open(Options{Dir: t.TempDir(), machine: m, Kernel: m.synchronised, Fresh: func() bool { return false }, Remotes: []Remote{
 		{Name: "nobody's", Ask: func(context.Context) (time.Time, bool) { return time.Time{}, false }},
 		{Name: "the store's", Ask: func(context.Context) (time.Time, bool) { return tells, true }},
 	}})
@@ -107,7 +109,7 @@ func TestRemoteWitness(t *testing.T) {
 
 // Between two looks the clock itself sees a jump.
 func TestNowSeesAJump(t *testing.T) {
-	c := Open(Options{Dir: t.TempDir(), machine: newMachine()})
+	c := Open(Options{Dir: t.TempDir(), machine: newMachine(), Kernel: unsynchronised})
 	s := *c.now.Load()
 	s.wall -= 2 * hour
 	c.now.Store(&s)
@@ -118,7 +120,7 @@ func TestNowSeesAJump(t *testing.T) {
 
 func TestRunKeepsTheCount(t *testing.T) {
 	dir, m := t.TempDir(), newMachine()
-	c := Open(Options{Dir: dir, machine: m})
+	c := Open(Options{Dir: dir, machine: m, Kernel: m.synchronised})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- c.Run(ctx) }()

@@ -91,26 +91,32 @@ type evidence struct {
 	wall int64  // what it says now, milliseconds since 1970
 }
 
-// judge is the count after what a witness says, nil when there is none, and why
-// nothing may be deleted by it now; "" says that it may.
-func (c count) judge(w *evidence) (count, string) {
+// doubt is why nothing may be deleted by a count; the zero doubt says that it may.
+type doubt struct {
+	kind string // the same as long as nothing new has to be told
+	why  string
+}
+
+// judge is the count after what a witness says, nil when there is none, and
+// whether it is to be doubted.
+func (c count) judge(w *evidence) (count, doubt) {
 	if w != nil {
 		if d := c.Wall - w.wall; d > tolerance || d < -tolerance {
-			return c, fmt.Sprintf("this machine's clock says %s and %s says %s", stamp(c.Wall), w.name, stamp(w.wall))
+			return c, doubt{"contradicted", fmt.Sprintf("this machine's clock says %s and %s says %s", stamp(c.Wall), w.name, stamp(w.wall))}
 		}
-		return c.confirm(), ""
+		return c.confirm(), doubt{}
 	}
 	switch {
 	case c.Gap == begun:
-		return c, "when the data in this folder was written is not known, and no second clock confirms this machine's, which says " + stamp(c.Wall)
+		return c, doubt{"begun", "when the data in this folder was written is not known, and no second clock confirms this machine's, which says " + stamp(c.Wall)}
 	case c.Gap == away:
-		return c, "the machine was started again, and no second clock confirms its clock, which says " + stamp(c.Wall)
+		return c, doubt{"away", "the machine was started again, and no second clock confirms its clock, which says " + stamp(c.Wall)}
 	}
 	if d := c.jumped(); d > tolerance || d < -tolerance {
-		return c, fmt.Sprintf("the clock was moved by %s, to %s, and no second clock confirms it",
-			(time.Duration(d) * time.Millisecond).Round(time.Second), stamp(c.Wall))
+		return c, doubt{"moved", fmt.Sprintf("the clock was moved by %s, to %s, and no second clock confirms it",
+			(time.Duration(d) * time.Millisecond).Round(time.Second), stamp(c.Wall))}
 	}
-	return c, ""
+	return c, doubt{}
 }
 
 func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }

@@ -84,8 +84,9 @@ func TestCount(t *testing.T) {
 				if s.witness != nil {
 					w = &evidence{"the test's", wall + *s.witness}
 				}
-				var why string
-				got, why = got.judge(w)
+				var d doubt
+				got, d = got.judge(w)
+				why := d.why
 				if (why == "") != (s.doubt == "") || !strings.Contains(why, s.doubt) {
 					t.Errorf("%s: doubted because %q, want %q", s.what, why, s.doubt)
 				}

@@ -13,9 +13,6 @@ type machine interface {
 	read() reading
 	// wall is what the wall clock says when the process reads this time of it.
 	wall(now time.Time) int64
-	// synchronised is what the kernel's clock says, if the kernel says that
-	// something keeps it right (NTP, PTP).
-	synchronised() (wall int64, ok bool)
 }
 
 type realMachine struct{}
@@ -26,13 +23,15 @@ func (realMachine) read() reading {
 
 func (realMachine) wall(now time.Time) int64 { return now.UnixMilli() + offset() }
 
-func (realMachine) synchronised() (wall int64, ok bool) {
+// synchronised is what the kernel's clock says, if the kernel says that something
+// keeps it right (NTP, PTP).
+func synchronised() (at time.Time, ok bool) {
 	if testSynchronised() {
-		return time.Now().UnixMilli(), true
+		return time.Now(), true
 	}
 	var t unix.Timex // no modes: it only asks
 	state, err := unix.Adjtimex(&t)
-	return time.Now().UnixMilli(), err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
+	return time.Now(), err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
 }
 
 var started = time.Now()

@@ -31,9 +31,9 @@ var arrows = []arrow{
 	{"broker/record", nil, "bytes only: everything may stand on it"},
 	{"broker/disk", nil, "a file system only: everything may stand on it"},
 	{"discovery", nil, "the ground floor: coordination is the same for agents and sidecars"},
-	{"httpd", nil, "what both daemons refuse of HTTP, whatever they serve"},
-	{"agent", []string{"broker", "discovery", "httpd"}, "the agent is what joins a broker to the cluster; it serves no application"},
-	{"sidecar", []string{"discovery", "httpd", "sdk/api"}, "the sidecar must run unchanged against Apache Kafka, so nothing of the broker may be in it; its unit tests use a fake Kafka"},
+	{"discovery/httpd", nil, "what both daemons refuse of HTTP, whatever they serve"},
+	{"agent", []string{"broker", "discovery"}, "the agent is what joins a broker to the cluster; it serves no application"},
+	{"sidecar", []string{"discovery", "sdk/api"}, "the sidecar must run unchanged against Apache Kafka, so nothing of the broker may be in it; its unit tests use a fake Kafka"},
 	{"sidecar/spool", []string{"broker/commitlog", "broker/record", "broker/disk", "sidecar/publish", "sidecar/upstream", "sdk/api"}, "the spool is a log on the application's host: the same log code, no broker"},
 	{"sidecar/idempotency", []string{"broker/commitlog", "broker/record", "broker/disk", "sdk/api", "sidecar/publish", "sidecar/upstream"}, "its journal is a log on the application's host: the same log code, no broker"},
 	{"sdk", nil, "an application links the client and nothing else"},
@@ -53,14 +53,14 @@ type fence struct {
 var fences = []fence{
 	{"github.com/hashicorp/consul", []string{"discovery"}, false, "Consul's words stay in discovery: the rest sees its interfaces"},
 	{"github.com/panjf2000/gnet", []string{"broker/kafka"}, false, "event loops are the Kafka server's business alone"},
-	{"github.com/valyala/fasthttp", []string{"agent", "httpd", "sidecar"}, true, "only the two daemons serve HTTP"},
+	{"github.com/valyala/fasthttp", []string{"agent", "discovery/httpd", "sidecar"}, true, "only the two daemons serve HTTP"},
 	{"github.com/twmb/franz-go/pkg/kgo", []string{"sidecar", "ops"}, true, "the broker passes batches through and must not need a client to do it"},
 	{"github.com/twmb/franz-go/pkg/kfake", nil, true, "a test double"},
 	{"github.com/spf13/cobra", []string{"ops"}, false, "command lines belong to the binary"},
 	{"go.etcd.io/bbolt", []string{"sidecar/offsets"}, true, "one package writes the sidecar's local store"},
 }
 
-var topFolders = []string{"agent", "broker", "discovery", "examples", "httpd", "ops", "sdk", "sidecar"}
+var topFolders = []string{"agent", "broker", "discovery", "examples", "ops", "sdk", "sidecar"}
 
 // source is one parsed Go file of the main module.
 type source struct {

@@ -3,7 +3,7 @@ package api
 import (
 	"github.com/valyala/fasthttp"
 
-	"sidestream/httpd"
+	"sidestream/discovery/httpd"
 	"sidestream/sdk/api"
 )
 

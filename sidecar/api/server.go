@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
 
-	"sidestream/httpd"
+	"sidestream/discovery/httpd"
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume"
 	"sidestream/sidecar/publish"

@@ -54,6 +54,7 @@ type Sidecar struct {
 	reloads      *reloads
 	brokers      brokerCheck
 	disk         diskCheck
+	folder       folderCheck
 	begun        time.Time
 	left         bool // the groups are left; only Run's goroutine looks
 
@@ -229,9 +230,14 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 	run, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var wg sync.WaitGroup
-	fatal := make(chan error, 1)
+	fatal := make(chan error, 2) // of each that may
 	wg.Go(func() {
 		if err := s.presence.run(run); err != nil {
+			fatal <- err
+		}
+	})
+	wg.Go(func() {
+		if err := s.watchFolder(run); err != nil {
 			fatal <- err
 		}
 	})

@@ -109,10 +109,13 @@ func (s *Sidecar) causes() (causes []string, ready bool) {
 	if c, serves := s.presence.cause(s.cfg.Consume.UnprovenMax); c != "" {
 		causes, ready = append(causes, c), ready && serves
 	}
+	if err := s.folder.Err(); err != nil {
+		causes, ready = append(causes, "data_dir: "+err.Error()+"; what the spool has taken is sent while this process lives: put the folder back, and start the sidecar again"), false
+	}
 	if err := errors.Join(s.disk.check(s.cfg.DataDir), s.local.Err()); err != nil {
 		causes, ready = append(causes, "data_dir: acknowledgements cannot be kept: "+err.Error()), false
 	}
-	if err := s.spool.Err(); err != nil {
+	if err := errors.Join(s.spool.Err(), s.spool.Lost()); err != nil {
 		causes = append(causes, "spool: "+err.Error())
 	}
 	if err := s.keys.Err(); err != nil {

@@ -58,7 +58,7 @@ var (
 		api.CodePartitionNotFound, api.CodeIdempotencyConflict, api.CodeMessageTooLarge, api.CodeBadRecord,
 		api.CodeRateLimited, api.CodeSpoolFull, api.CodeDiskUnavailable, api.CodeDraining, api.CodeUnknownOutcome,
 	})
-	ofPull   = codesIn(ofBrokers, ofChange, []api.Code{api.CodeGroupConfig, api.CodeGroupLimit, api.CodeDraining})
+	ofPull   = codesIn(ofBrokers, ofChange, []api.Code{api.CodeGroupConfig, api.CodeGroupLimit, api.CodeDiskUnavailable, api.CodeDraining})
 	ofSettle = codesIn(ofChange, []api.Code{api.CodeTopicNotFound, api.CodeLeaseLost})
 )
 

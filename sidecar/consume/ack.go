@@ -190,7 +190,7 @@ func (o *owner) ackHanded(ctx context.Context, h handed) *api.Error {
 	}
 	if err := o.s.g.m.local.Merge(ctx, o.key, p); err != nil {
 		o.takeBack(h)
-		return apiError(api.CodeInternal, "the acks cannot be written to disk: %v", err)
+		return apiError(api.CodeDiskUnavailable, "the acks cannot be written to this host's disk, so nothing is handed out: %v", err)
 	}
 	o.mu.Lock()
 	var q offsets.Position

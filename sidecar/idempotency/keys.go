@@ -169,6 +169,10 @@ func (k *Keys) Status() Status {
 // are not. A full disk is no such error, it passes.
 func (k *Keys) Err() error { return k.journal.log.Offline() }
 
+// Check looks whether the journal is still at its path, where nothing is written
+// to it; call it each second or so. When it is not, Err says so.
+func (k *Keys) Check() { _ = k.journal.log.Check() } // a failure is in the log and in Err
+
 // maxKey is the longest key in bytes.
 const maxKey = 255
 

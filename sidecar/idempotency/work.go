@@ -194,8 +194,11 @@ func (w *work) intend(at []int, where places) error {
 	offset, err := k.journal.write(n, true)
 	if err != nil {
 		why := "its journal takes no more before a restart"
-		if errors.Is(err, commitlog.ErrNoSpace) {
+		switch {
+		case errors.Is(err, commitlog.ErrNoSpace):
 			why = "the disk is full"
+		case errors.Is(err, commitlog.ErrOffline):
+			why += ": " + err.Error()
 		}
 		if !k.refusing.Swap(true) { // of many, one is told
 			k.log.Warn("the disk does not take Idempotency-Keys: requests with one are refused", zap.Error(err))

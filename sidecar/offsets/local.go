@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -33,6 +34,7 @@ var (
 // sidecar's death. Safe for concurrent use.
 type Local struct {
 	db      *bolt.DB
+	file    *os.File // the database's; its to close
 	log     *zap.Logger
 	aside   string
 	metrics localMetrics
@@ -81,7 +83,7 @@ func OpenLocal(path string, log *zap.Logger) (*Local, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	db, aside, err := openFile(path)
+	db, file, aside, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +92,7 @@ func OpenLocal(path string, log *zap.Logger) (*Local, error) {
 			zap.String("file", path), zap.String("moved_to", aside))
 	}
 	l := &Local{
-		db: db, log: log, aside: aside, metrics: newLocalMetrics(),
+		db: db, file: file, log: log, aside: aside, metrics: newLocalMetrics(),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	go l.write()
@@ -213,6 +215,9 @@ func (l *Local) commit(batch []*job) error {
 	}
 	begin := time.Now()
 	err := l.update(func(tx *bolt.Tx) error { return l.apply(tx, batch) })
+	if err == nil { // what is told to be on disk can be found there
+		err = inPlace(l.file, l.db.Path())
+	}
 	result := "ok"
 	if err != nil {
 		result = "error"
@@ -220,10 +225,7 @@ func (l *Local) commit(batch []*job) error {
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			err = fmt.Errorf("offsets: writing the local store: %w", err)
 		} else {
-			err = fmt.Errorf("%w: %w", ErrFailed, err)
-			l.mu.Lock()
-			l.failed = err
-			l.mu.Unlock()
+			err = l.fail(err)
 		}
 	} else {
 		l.metrics.merges.Add(float64(len(batch)))

@@ -33,23 +33,23 @@ const lockWait = 2 * time.Second
 
 // openFile opens the file and reads all of it once; one that cannot be read is
 // moved aside and a fresh one opened.
-func openFile(path string) (db *bolt.DB, aside string, err error) {
-	db, err = openSound(path)
+func openFile(path string) (db *bolt.DB, file *os.File, aside string, err error) {
+	db, file, err = openSound(path)
 	if err == nil {
-		return db, "", nil
+		return db, file, "", nil
 	}
 	var bad *unreadable
 	if !errors.As(err, &bad) {
-		return nil, "", err
+		return nil, nil, "", err
 	}
 	aside = fmt.Sprintf("%s.bad-%s", path, time.Now().UTC().Format("20060102T150405.000Z"))
 	if err := os.Rename(path, aside); err != nil {
-		return nil, "", fmt.Errorf("the local store is unreadable (%w) and cannot be set aside: %w", bad, err)
+		return nil, nil, "", fmt.Errorf("the local store is unreadable (%w) and cannot be set aside: %w", bad, err)
 	}
-	if db, err = openSound(path); err != nil {
-		return nil, "", err
+	if db, file, err = openSound(path); err != nil {
+		return nil, nil, "", err
 	}
-	return db, aside, nil
+	return db, file, aside, nil
 }
 
 // unreadable means that the file is there and is not one of ours, or damaged.
@@ -61,11 +61,15 @@ func (e *unreadable) Unwrap() error { return e.err }
 // openSound opens the file and reads every position in it. Damage can show as
 // an error, as a panic of bbolt, or as a fault in its memory map: all come back
 // as unreadable.
-func openSound(path string) (db *bolt.DB, err error) {
+func openSound(path string) (db *bolt.DB, file *os.File, err error) {
 	// The list of free pages is kept in the file: without it bbolt would scan
 	// the file at each opening in a goroutine of its own, where damage ends the
 	// process.
-	opt := &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType}
+	opt := &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType, OpenFile: func(name string, flag int, perm os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(name, flag, perm)
+		file = f
+		return f, err
+	}}
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)
@@ -82,19 +86,19 @@ func openSound(path string) (db *bolt.DB, err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, berrors.ErrTimeout):
-		return nil, fmt.Errorf("the local store %s is open in another process: give each sidecar a data folder of its own", path)
+		return nil, nil, fmt.Errorf("the local store %s is open in another process: give each sidecar a data folder of its own", path)
 	case errors.As(err, &system) || errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("opening the local store: %w", err)
+		return nil, nil, fmt.Errorf("opening the local store: %w", err)
 	default:
-		return nil, &unreadable{fmt.Errorf("the local store %s: %w", path, err)}
+		return nil, nil, &unreadable{fmt.Errorf("the local store %s: %w", path, err)}
 	}
 	if err := db.Update(prepare); err != nil {
-		return db, err
+		return db, file, err
 	}
 	if err := db.View(readAll); err != nil {
-		return db, &unreadable{fmt.Errorf("the local store %s: %w", path, err)}
+		return db, file, &unreadable{fmt.Errorf("the local store %s: %w", path, err)}
 	}
-	return db, syncDir(filepath.Dir(path))
+	return db, file, syncDir(filepath.Dir(path))
 }
 
 // prepare makes the buckets of a fresh file and checks the format of another.

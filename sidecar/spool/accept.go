@@ -21,6 +21,9 @@ func (s *Spool) accept(ctx context.Context, topic string, ms []publish.Message, 
 	if e := s.checkSizes(ms, batch); e != nil {
 		return nil, e
 	}
+	if err := s.here(); err != nil {
+		return nil, s.refuse(s.appendError(err), len(ms))
+	}
 	t, err := s.topic(ctx, topic)
 	if err != nil {
 		return nil, s.refuse(asError(err), len(ms))
@@ -253,7 +256,9 @@ func (s *Spool) appendError(err error) *api.Error {
 	case errors.Is(err, commitlog.ErrNoSpace):
 		return refused("the disk of the spool is full; nothing was taken")
 	case errors.Is(err, commitlog.ErrOffline):
-		return refused("the disk of the spool failed, and it takes nothing until the sidecar is started again: " + err.Error())
+		e := api.NewError(api.CodeDiskUnavailable, "the spool takes nothing until the sidecar is started again, and nothing was taken: "+err.Error())
+		e.RetryAfterMillis = 1000
+		return e
 	case errors.Is(err, commitlog.ErrTooLarge):
 		return api.NewError(api.CodeRequestTooLarge, err.Error())
 	}

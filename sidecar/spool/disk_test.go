@@ -97,7 +97,7 @@ func TestDiskThatDoesNotSync(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	_, err = r.Publish(t.Context(), "t", publish.Message{Value: []byte("refused"), Partition: &zero}, publish.Options{Ack: publish.AckSpool})
-	if codeOf(err) != api.CodeSpoolFull || r.Err() == nil {
+	if codeOf(err) != api.CodeDiskUnavailable || r.Err() == nil {
 		t.Errorf("%v, %v", err, r.Err())
 	}
 	if _, err := r.Publish(t.Context(), "t", publish.Message{Value: []byte("live")}, publish.Options{}); codeOf(err) == api.CodeSpoolFull {

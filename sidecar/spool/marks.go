@@ -31,6 +31,7 @@ func (m mark) key() laneKey { return laneKey{topic: m.Topic, uuid: m.UUID, parti
 type marksFile struct {
 	fsys disk.FS
 	dir  string
+	gone func() error // nil, or why the folder is not ours to write new files to
 
 	f     disk.File
 	half  int64 // bytes of one half
@@ -51,7 +52,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // openMarks opens the file and returns the marks of its newer sound half. The
 // error is errMarksLost, with a fresh file, when there is none or it cannot be read.
 func openMarks(fsys disk.FS, dir string) (*marksFile, []mark, error) {
-	m := &marksFile{fsys: fsys, dir: dir, half: marksHalf}
+	m := &marksFile{fsys: fsys, dir: dir, half: marksHalf, gone: func() error { return nil }}
 	name := dir + "/" + marksName
 	marks, err := m.read(name)
 	if errors.Is(err, errMarksLost) {
@@ -161,12 +162,19 @@ func (m *marksFile) make(marks []mark) error {
 
 // write makes the marks durable. After an error the ones before it hold, or
 // these do.
+//
+// In a folder that was moved they are written all the same, for it may be moved
+// back; in one that was removed there is nothing left that they could be of, and
+// what was taken before is to be sent. A file that alone was removed is made anew.
 func (m *marksFile) write(marks []mark) error {
 	body, err := json.Marshal(marks)
 	if err != nil {
 		return err
 	}
 	if int64(len(body)+marksHeader) > m.half {
+		if err := m.gone(); err != nil {
+			return err
+		}
 		return m.make(marks)
 	}
 	other := 1 - m.newer
@@ -178,6 +186,9 @@ func (m *marksFile) write(marks []mark) error {
 	}
 	m.gen++
 	m.newer = other
+	if m.f.InPlace(m.dir+"/"+marksName) != nil && m.gone() == nil {
+		return m.make(marks)
+	}
 	return nil
 }
 

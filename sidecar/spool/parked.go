@@ -234,6 +234,9 @@ func (s *Spool) parkEntries(l *lane, raws [][]byte, to int64) error {
 	}
 	made := p == nil || p.f == nil && len(raws) > 0
 	if made {
+		if err := s.gone(); err != nil {
+			return err
+		}
 		s.parkedFiles++
 		name := fmt.Sprintf("%s/%s/%d", s.dir, parkedFolder, s.parkedFiles)
 		f, err := s.fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
@@ -249,6 +252,9 @@ func (s *Spool) parkEntries(l *lane, raws [][]byte, to int64) error {
 		}
 		if err == nil && made {
 			err = s.fsys.SyncDir(s.dir + "/" + parkedFolder)
+		}
+		if err == nil { // the journal will not have them any more
+			err = p.f.InPlace(p.name)
 		}
 		if err != nil {
 			if made {

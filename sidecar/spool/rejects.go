@@ -72,6 +72,7 @@ type rejects struct {
 	dir   string
 	limit int64
 	turn  turn
+	gone  func() error // nil, or why the folder is not ours to write to
 }
 
 // errRejectsFull says that nothing can be rejected for want of room.
@@ -81,6 +82,9 @@ var errRejectsFull = errors.New("the file of rejected messages has reached its l
 func (r *rejects) add(lines [][]byte) (places []int64, err error) {
 	r.turn.take()
 	defer r.turn.leave()
+	if err := r.gone(); err != nil {
+		return nil, err
+	}
 	name := r.dir + "/" + RejectsName
 	_, missing := r.fsys.Stat(name)
 	f, err := r.fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
@@ -123,6 +127,9 @@ func (r *rejects) add(lines [][]byte) (places []int64, err error) {
 		if err := r.fsys.SyncDir(r.dir); err != nil {
 			return nil, err
 		}
+	}
+	if err := f.Linked(); err != nil { // one that was moved away keeps its lines
+		return nil, err
 	}
 	return places, nil
 }

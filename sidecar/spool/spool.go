@@ -103,6 +103,7 @@ type Spool struct {
 	parkedFiles int                    // the last one's number; of the keeper
 	anyBusy     atomic.Bool            // something is to be sent
 	full        atomic.Bool            // messages were refused for want of room
+	parkedGone  atomic.Pointer[error]  // a file of parked messages is not at its path; nil: all are
 	stale       atomic.Pointer[string] // why messages are refused for the age of others; nil: they are not
 	turns       atomic.Uint32          // whose turn it is among partitions, for events without a key
 
@@ -204,6 +205,7 @@ func (s *Spool) open() (err error) {
 	if err != nil {
 		return err
 	}
+	s.marks.gone, s.rejects.gone = s.gone, s.gone
 	if lost = lost && s.journal.EndOffset() > 0; lost {
 		s.log.Error("the spool's marks are lost: what may have been sent is looked for in whole partitions", zap.Error(why))
 	}

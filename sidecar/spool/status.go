@@ -45,6 +45,15 @@ func (s *Spool) Status() api.SpoolStatus {
 // Err is why the spool takes nothing until the next start; nil while it does.
 func (s *Spool) Err() error { return s.journal.Offline() }
 
+// Lost is an error about messages that are in the spool and that a next start
+// will not find; nil when there are none. They are sent while this process lives.
+func (s *Spool) Lost() error {
+	if gone := s.parkedGone.Load(); gone != nil {
+		return *gone
+	}
+	return nil
+}
+
 // Event tells what became of a spooled message. The error is not_found: the id is
 // none of this spool's, or older than what is remembered.
 func (s *Spool) Event(id string) (api.SpoolEvent, error) {

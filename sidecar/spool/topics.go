@@ -144,6 +144,30 @@ func (m *memory) seeAll(topics []upstream.Topic) error {
 	return nil
 }
 
+// any says that something is remembered.
+func (m *memory) any() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.names) > 0
+}
+
+// again writes down what is remembered, whose file is gone.
+func (m *memory) again() error {
+	m.save.take()
+	defer m.save.leave()
+	m.mu.Lock()
+	list := make([]known, len(m.names))
+	for i, name := range m.names {
+		list[i] = *m.topics[name]
+	}
+	m.mu.Unlock()
+	b, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	return disk.WriteFileAtomic(m.fsys, m.dir, m.dir+"/"+topicsName, b)
+}
+
 // anyNew says that something of these topics is not remembered.
 func (m *memory) anyNew(topics []upstream.Topic, now time.Time) bool {
 	m.mu.Lock()

@@ -42,6 +42,9 @@ func (s *Spool) lookAtUsed() {
 				topics = append(topics, t)
 			}
 		}
+		if s.gone() != nil {
+			continue // what is at the path now is not ours
+		}
 		if err := s.memory.seeAll(topics); err != nil {
 			s.metrics.faults.WithLabelValues("topics").Inc()
 			s.log.Debug("topics cannot be remembered", zap.Error(err))

@@ -9,6 +9,7 @@ import "sync/atomic"
 // batch whatever the others hold.
 type budget struct {
 	limit int64
+	over  int64 // beyond it, for large batches of those who hold nothing
 	held  atomic.Int64
 }
 
@@ -33,6 +34,18 @@ func (b *budget) allow(own int64, partitions int) int64 {
 		return max(part, oneBatch)
 	}
 	return max(0, part-own)
+}
+
+// smallBatch is what every partition may have on top of the budget, so that it
+// goes on however little the others acknowledge. Hardly any batch takes more.
+const smallBatch = 2 << 20
+
+// admits says whether a batch may be held that takes so many bytes. A larger one
+// waits while all of the budget is held, and as much as may be unpacked at a time
+// beyond it: one for each partition, of some kilobytes each where it is stored,
+// would take gigabytes.
+func (b *budget) admits(bytes int64) bool {
+	return bytes <= smallBatch || b.held.Load() < b.limit+b.over
 }
 
 // add accounts for bytes that are held from now on (n > 0) or no longer. freed

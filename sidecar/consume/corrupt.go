@@ -11,7 +11,7 @@ import (
 // Kinds of what cannot be delivered as it stands in the log.
 const (
 	kindUndecodable = "undecodable" // nobody can read it
-	kindOversized   = "oversized"   // larger than this sidecar's max_message_bytes
+	kindOversized   = "oversized"   // larger than this sidecar's max_message_bytes, or of a batch that takes more than its max_unpacked_bytes
 )
 
 // unreadable is a place in a log that cannot be delivered, and does not pass by

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -26,7 +27,14 @@ func (namedProduce) MaxVersion() int16 { return 12 }
 // they are, and returns its offset. The cluster looks at the header alone.
 func (l *lab) produceRaw(topic string, partition, count int32, records []byte) int64 {
 	l.t.Helper()
-	rb := kmsg.RecordBatch{Magic: 2, LastOffsetDelta: count - 1, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: count, Records: records}
+	return l.producePacked(topic, partition, count, kgo.CodecNone, records)
+}
+
+// producePacked is produceRaw of records that a codec has compressed.
+func (l *lab) producePacked(topic string, partition, count int32, codec kgo.CompressionCodecType, records []byte) int64 {
+	l.t.Helper()
+	rb := kmsg.RecordBatch{Magic: 2, LastOffsetDelta: count - 1, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: count, Records: records,
+		Attributes: int16(codec), FirstTimestamp: bombTime, MaxTimestamp: bombTime}
 	raw := rb.AppendTo(nil)
 	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
 	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[21:], crc32.MakeTable(crc32.Castagnoli)))

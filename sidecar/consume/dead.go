@@ -237,8 +237,13 @@ func (o *owner) passOver(ctx context.Context) *api.Error {
 	if err != nil {
 		return brokerError("look again at what cannot be read", err)
 	}
-	r, after := seen.Record, seen.After
+	defer seen.Release()
+	r, after, left, millis := seen.Record, seen.After, 0, int64(0)
 	switch {
+	case bad.kind == kindOversized && seen.Oversized && seen.After > bad.offset:
+		// What its batch takes on the brokers is told and not kept: it lies there,
+		// for whoever has the memory, and its bytes are no message.
+		r, left, millis = &kgo.Record{}, len(seen.Raw), seen.Millis
 	case bad.kind == kindOversized && r != nil && r.Offset == bad.offset && tooLarge([]*kgo.Record{r}, m.cfg.MaxMessageBytes) != nil:
 		after = r.Offset + 1
 	case bad.kind == kindUndecodable && seen.Why != "" && seen.After > bad.offset:
@@ -257,7 +262,10 @@ func (o *owner) passOver(ctx context.Context) *api.Error {
 	if policy == unreadableDead {
 		dead = deadOf(o.key.Group, o.s.g.settings())
 		l := o.letter(bad.offset, after, seen.Record)
-		l.reason, l.err = bad.kind, bad.why
+		l.reason, l.err, l.beyond = bad.kind, bad.why, left
+		if left > 0 {
+			l.millis = millis
+		}
 		errs, failed := m.writeLetters(ctx, dead, o.key.Topic, []draft{{l, r}})
 		if failed != nil {
 			return failed

@@ -65,6 +65,7 @@ type letter struct {
 	at        time.Time
 	millis    int64 // the message's timestamp
 	leftOut   int   // bytes
+	beyond    int   // bytes of a batch that was never unpacked, which count as left out
 }
 
 // letterID names a letter by the message that it is of: whoever writes it a
@@ -103,7 +104,7 @@ func (l letter) record(dead string, r *kgo.Record, p portion) *kgo.Record {
 		out.Value = r.Value
 		kept = size
 	}
-	l.leftOut = size - kept
+	l.leftOut = size - kept + l.beyond
 	out.Headers = append(out.Headers, l.headers()...)
 	return out
 }
@@ -212,6 +213,10 @@ func letterOf(r *kgo.Record) (l letter, m *kgo.Record, ok bool) {
 // decodable says whether the letter's value is the message's, and not the bytes
 // of a batch that nobody can read.
 func (l letter) decodable() bool { return l.reason != kindUndecodable }
+
+// several says that the letter is of a batch of several messages that takes too
+// much memory: none of them is in it.
+func (l letter) several() bool { return l.reason == kindOversized && l.until > l.offset+1 }
 
 // show is the letter as applications see it.
 func (l letter) show(m *kgo.Record) api.DeadLetter {

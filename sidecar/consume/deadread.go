@@ -212,6 +212,7 @@ func (l *deadLook) scan(ctx context.Context, up Upstream, visit func(r *kgo.Reco
 				if ierr != nil {
 					return brokerError("read the dead letters", ierr)
 				}
+				seen.Release()
 				next, err = seen.After, nil
 			}
 			if err != nil && !isCode(err, api.CodeCorruptRecord) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"sidestream/sidecar/upstream"
@@ -297,8 +298,18 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		r.fail(c, err.Error())
 		return false
 	}
-	part, next, corrupt := upstream.Decode(c.topic, c.partition, w.offset, rp, r.decomp)
-	if corrupt != nil || rp.HighWatermark >= 0 && next > rp.HighWatermark {
+	// What the records take is counted here until their owner counts it.
+	claim := r.unpack.Claim()
+	defer claim.Release()
+	answer := upstream.Answer{
+		Topic: c.topic, Partition: c.partition, Offset: w.offset, End: -1, Room: int64(w.bytes),
+		Admit: r.budget.admits,
+	}
+	d, err := r.unpack.Decode(r.ctx, claim, answer, rp)
+	if err != nil {
+		return false // the reader stops
+	}
+	if d.Corrupt != nil || rp.HighWatermark >= 0 && d.Next > rp.HighWatermark {
 		// A batch may be in the wrong place, above the log's end. The end that
 		// comes with an answer may be a little older than what is in it.
 		ends, err := r.up.EndOffsets(r.ctx, c.topic)
@@ -306,11 +317,28 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 			r.fail(c, err.Error())
 			return false
 		}
-		part, next, corrupt = upstream.DecodeWithin(c.topic, c.partition, w.offset, ends[c.partition], rp, r.decomp)
+		claim.Release()
+		answer.End = ends[c.partition]
+		if d, err = r.unpack.Decode(r.ctx, claim, answer, rp); err != nil {
+			return false
+		}
 	}
+	if d.Full {
+		// What others hold leaves no room for so large a batch. It comes once some
+		// of that is acknowledged.
+		c.failures++
+		c.fetched, c.stuckAt = true, w.offset
+		c.retryAt = time.Now().Add(backOff(c.failures, crowdedWait, time.Second))
+		c.sink.accept(w.offset, kgo.FetchPartition{HighWatermark: rp.HighWatermark, LastStableOffset: rp.LastStableOffset}, w.offset)
+		return false
+	}
+	part, next, corrupt := d.Part, d.Next, d.Corrupt
 	var u *unreadable
 	if corrupt != nil {
 		u = &unreadable{offset: corrupt.Offset, after: corrupt.After, kind: kindUndecodable, why: corrupt.Error()}
+		if corrupt.Oversized {
+			u.kind = kindOversized
+		}
 	}
 	if large := tooLarge(part.Records, r.cfg.MaxMessageBytes); large != nil {
 		part.Records, next = before(part.Records, large.offset), large.offset
@@ -327,7 +355,7 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		return false
 	}
 	c.failures, c.retryAt, c.fetched = 0, time.Time{}, true
-	if n := len(rp.RecordBatches); n > 0 && len(part.Records) > 0 {
+	if n := d.Bytes; n > 0 && len(part.Records) > 0 {
 		held := 0
 		for _, rec := range part.Records {
 			held += sizeOf(rec)

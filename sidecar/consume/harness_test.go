@@ -41,6 +41,8 @@ type lab struct {
 	wrap func(id string, c *discovery.MemoryClient) discovery.Store
 	// brokers, if set, stands between its hosts and the brokers.
 	brokers func(Upstream) Upstream
+	// unpack, if set, is the limit of a batch, in bytes.
+	unpack int64
 }
 
 func newLab(t *testing.T, topics map[string]int32, opts ...kfake.Opt) *lab {
@@ -149,6 +151,9 @@ func (l *lab) hostIn(id, dir string, change ...func(*Config)) *host {
 	ucfg := upstream.DefaultConfig()
 	ucfg.Bootstrap = l.kafka.ListenAddrs()
 	ucfg.MetadataAge = 100 * time.Millisecond
+	if l.unpack > 0 {
+		ucfg.MaxUnpackedBytes, ucfg.UnpackMemory = l.unpack, 2*l.unpack
+	}
 	h.up, err = upstream.New(ucfg, h.store, log)
 	must(err)
 	h.local, err = offsets.OpenLocal(filepath.Join(dir, "positions.db"), log)

@@ -29,6 +29,7 @@ import (
 // Upstream is what consuming needs of the brokers: *upstream.Upstream.
 type Upstream interface {
 	Client(opts ...kgo.Opt) (*kgo.Client, error)
+	Unpacking() *upstream.Unpacking
 	Topic(ctx context.Context, name string) (upstream.Topic, error)
 	Refresh(ctx context.Context, name string) (upstream.Topic, error)
 	Topics(ctx context.Context) ([]upstream.Topic, error)

@@ -13,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
+
+	"sidestream/sidecar/upstream"
 )
 
 // reader reads partitions ahead for their owners: one Fetch at a time to each
@@ -27,7 +29,7 @@ type reader struct {
 	cfg     Config
 	metrics *metrics
 	log     *zap.Logger
-	decomp  kgo.Decompressor
+	unpack  *upstream.Unpacking
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -95,9 +97,9 @@ func newReader(up Upstream, cfg Config, m *metrics, log *zap.Logger) (*reader, e
 	}
 	r := &reader{
 		client: client, up: up, cfg: cfg, metrics: m, log: log,
-		decomp:  kgo.DefaultDecompressor(),
+		unpack:  up.Unpacking(),
 		find:    make(chan struct{}, 1),
-		budget:  budget{limit: cfg.ProcessBytes},
+		budget:  budget{limit: cfg.ProcessBytes, over: up.Unpacking().Size()},
 		cursors: map[*cursor]struct{}{},
 		workers: map[int32]chan struct{}{},
 	}

@@ -198,6 +198,10 @@ func (r *redrive) take(rec *kgo.Record) bool {
 		r.keep(l, apiError(api.CodeBadRecord, "nobody can read what was there: %s", l.err))
 		return true
 	}
+	if !r.req.Discard && l.several() {
+		r.keep(l, apiError(api.CodeMessageTooLarge, "it is of the messages from offset %d to %d, which take too much memory together; to have them, raise kafka.max_unpacked_bytes and seek the group to offset %d", l.offset, l.until-1, l.offset))
+		return true
+	}
 	r.seen[l.id] = true
 	r.batch = append(r.batch, redriveLetter{l, rec, msg})
 	r.bytes += sizeOf(rec)
@@ -296,6 +300,8 @@ func (r *redrive) record(ctx context.Context, x redriveLetter) (rec *kgo.Record,
 		switch {
 		case isCode(err, api.CodeBrokersUnavailable):
 			return nil, nil, err
+		case isCode(err, api.CodeCorruptRecord):
+			return nil, apiError(api.CodeMessageTooLarge, "%d bytes of it did not fit into the letter, and it cannot be read where it was: %v", x.l.leftOut, err), nil
 		case err != nil || len(rs) == 0 || rs[0].Offset != x.l.offset || !sameMessage(x.l, m, rs[0]):
 			return nil, apiError(api.CodeMessageTooLarge, "%d bytes of it did not fit into the letter, and the message is no longer where it was", x.l.leftOut), nil
 		}

@@ -56,7 +56,16 @@ func headerOf(b []byte) (h header, whole bool) {
 	return h, true
 }
 
-func (h header) codec() int8     { return int8(h.attributes & 7) }
+func (h header) codec() int8 { return int8(h.attributes & 7) }
+
+// firstMillis is the time of the first record.
+func (h header) firstMillis() int64 {
+	if h.attributes&appendTimeBit != 0 {
+		return h.most
+	}
+	return h.first
+}
+
 func (h header) isControl() bool { return h.attributes&controlBit != 0 }
 
 // check checks the header of the batch b and its checksum.
@@ -81,13 +90,14 @@ func (h header) check(b []byte) error {
 // eachRecord checks the batch's records, decompressed, against its header, and
 // calls f with the offset delta and the time of each. Where compaction took
 // records there are gaps, and the count is of those that are left. It reads
-// with the decoder's own functions, so that both always agree.
-func (h header) eachRecord(b []byte, f func(delta int32, millis int64)) error {
+// with the decoder's own functions, so that both always agree. It returns how
+// many headers all records have.
+func (h header) eachRecord(b []byte, f func(delta int32, millis int64)) (headers int64, err error) {
 	before := int32(-1)
 	for i := range h.count {
 		length, n := kbin.Varint(b)
 		if n <= 0 || length < 0 || int(length) > len(b)-n {
-			return fmt.Errorf("record %d of %d in its batch is cut off", i+1, h.count)
+			return headers, fmt.Errorf("record %d of %d in its batch is cut off", i+1, h.count)
 		}
 		r := kbin.Reader{Src: b[n : n+int(length)]}
 		b = b[n+int(length):]
@@ -96,28 +106,30 @@ func (h header) eachRecord(b []byte, f func(delta int32, millis int64)) error {
 		delta := r.Varint()
 		r.VarintBytes() // key
 		r.VarintBytes() // value
-		for range r.VarintArrayLen() {
+		names := r.VarintArrayLen()
+		headers += int64(names)
+		for range names {
 			r.VarintBytes() // name
 			r.VarintBytes() // value
 		}
 		if h.isControl() { // its marker is the client's to read, and it has no message
 			if !r.Ok() {
-				return fmt.Errorf("the marker of a transaction cannot be read")
+				return headers, fmt.Errorf("the marker of a transaction cannot be read")
 			}
 			if delta < 0 || delta > h.lastDelta { // it would move the position over what follows
-				return fmt.Errorf("the marker of a transaction is at place %d, and its batch ends at %d", delta, h.lastDelta)
+				return headers, fmt.Errorf("the marker of a transaction is at place %d, and its batch ends at %d", delta, h.lastDelta)
 			}
 			continue
 		}
 		switch {
 		case !r.Ok():
-			return fmt.Errorf("record %d of %d in its batch cannot be read", i+1, h.count)
+			return headers, fmt.Errorf("record %d of %d in its batch cannot be read", i+1, h.count)
 		case len(r.Src) > 0:
-			return fmt.Errorf("record %d of %d in its batch has %d bytes too many", i+1, h.count, len(r.Src))
+			return headers, fmt.Errorf("record %d of %d in its batch has %d bytes too many", i+1, h.count, len(r.Src))
 		case delta <= before:
-			return fmt.Errorf("record %d of %d in its batch is at place %d after one at %d", i+1, h.count, delta, before)
+			return headers, fmt.Errorf("record %d of %d in its batch is at place %d after one at %d", i+1, h.count, delta, before)
 		case delta > h.lastDelta:
-			return fmt.Errorf("record %d of %d in its batch is at place %d, and the batch ends at %d", i+1, h.count, delta, h.lastDelta)
+			return headers, fmt.Errorf("record %d of %d in its batch is at place %d, and the batch ends at %d", i+1, h.count, delta, h.lastDelta)
 		}
 		before = delta
 		if h.attributes&appendTimeBit != 0 {
@@ -126,7 +138,7 @@ func (h header) eachRecord(b []byte, f func(delta int32, millis int64)) error {
 		f(delta, millis)
 	}
 	if len(b) > 0 && !h.isControl() {
-		return fmt.Errorf("its batch has %d bytes after the last of its %d records", len(b), h.count)
+		return headers, fmt.Errorf("its batch has %d bytes after the last of its %d records", len(b), h.count)
 	}
-	return nil
+	return headers, nil
 }

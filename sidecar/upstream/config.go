@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"sidestream/broker/record/unpack"
 	"sidestream/discovery"
 )
 
@@ -23,6 +24,9 @@ type Config struct {
 	DialTimeout    time.Duration `yaml:"dial_timeout" help:"Longest time to open a connection to a broker, 100ms to 1m; short, so that an absent broker is passed over soon."`
 	RequestTimeout time.Duration `yaml:"request_timeout" help:"Longest time for one metadata or admin request with its retries, 500ms to 5m."`
 	MetadataAge    time.Duration `yaml:"metadata_age" help:"How long a topic's partitions and leaders are served from memory, 50ms to 1m; new partitions and leaders are seen no later than this."`
+
+	MaxUnpackedBytes int64 `yaml:"max_unpacked_bytes" help:"Bytes of memory that a batch of records may take when it is unpacked, with 256 for each record and 64 for each header of one, 1 MiB to 2 GiB; 64 MiB by default, as at Sidestream's brokers. A batch over it is not delivered: it is oversized, as a message over consume.max_message_bytes is."`
+	UnpackMemory     int64 `yaml:"unpack_memory" help:"Bytes of memory that all batches may take which are being unpacked, at least 2 times max_unpacked_bytes; 128 MiB by default. It is counted before it is taken, and others wait."`
 }
 
 // TLSConfig turns on TLS to the brokers.
@@ -51,6 +55,9 @@ func DefaultConfig() Config {
 		DialTimeout:    2 * time.Second,
 		RequestTimeout: 5 * time.Second,
 		MetadataAge:    2 * time.Second,
+
+		MaxUnpackedBytes: unpack.DefaultLimit,
+		UnpackMemory:     2 * unpack.DefaultLimit,
 	}
 }
 
@@ -76,6 +83,12 @@ func (c Config) Validate() error {
 		if d.d < d.min || d.d > d.max {
 			return fmt.Errorf("%s: got %q: use a duration from %s to %s", d.name, d.d, d.min, d.max)
 		}
+	}
+	if c.MaxUnpackedBytes < 1<<20 || c.MaxUnpackedBytes > 1<<31-1 {
+		return fmt.Errorf("max_unpacked_bytes: got %d: use a number of bytes from %d to %d", c.MaxUnpackedBytes, 1<<20, 1<<31-1)
+	}
+	if c.UnpackMemory < 2*c.MaxUnpackedBytes {
+		return fmt.Errorf("unpack_memory: got %d: use at least 2 times max_unpacked_bytes (%d)", c.UnpackMemory, 2*c.MaxUnpackedBytes)
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		return fmt.Errorf("tls.cert_file, tls.key_file: only one of them is given: give both or none")

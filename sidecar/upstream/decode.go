@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -8,6 +9,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/broker/record"
+	"sidestream/broker/record/unpack"
 )
 
 // CorruptError tells of records that nobody can read, in the middle of a log:
@@ -19,6 +23,10 @@ type CorruptError struct {
 	After     int64 // the first after them, as far as their batch's header can be trusted
 	Why       string
 	Raw       []byte // their batch as the brokers store it, or what there is of it; nil when that is not known
+	// Oversized says that they would be read if they unpacked to less; Millis is
+	// the time of the first of them then.
+	Oversized bool
+	Millis    int64
 }
 
 func (e *CorruptError) Error() string {
@@ -29,42 +37,72 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("%s of partition %d of topic %s cannot be read: %s; what follows begins at offset %d", which, e.Partition, e.Topic, e.Why, e.After)
 }
 
-// Decode decodes a partition of a fetch that asked for offset on, committed
-// records only. next is where to go on from. It goes as far as the first batch
-// that is not sound, and tells of that batch when it is the next one to read.
+// Answer is a partition of a fetch to decode, and how far.
+type Answer struct {
+	Topic     string
+	Partition int32
+	Offset    int64 // that was asked for
+	// End is the log's end, asked for after the answer came; -1: not known. No
+	// checksum covers a batch's first offset, so a spoiled one is told only by
+	// lying above the end, and would make its reader believe that it has read all
+	// that is in between. Brokers find the batches that follow such a one behind
+	// it only, so it is passed over where they begin.
+	End int64
+	// Room is how many bytes the records may take, about and beyond the first
+	// batch: behind those the answer counts as cut off. 0: no matter.
+	Room int64
+	// Admit is asked, if it is there, whether the first batch may take so many
+	// bytes.
+	Admit func(bytes int64) bool
+}
+
+// Decoded is what became of an answer.
+type Decoded struct {
+	Part    kgo.FetchPartition
+	Next    int64 // where to go on from
+	Corrupt *CorruptError
+	Bytes   int  // of the answer that were decoded
+	Full    bool // Admit did not: nothing was decoded
+}
+
+// Decode decodes a partition of a fetch that asked for committed records only. It
+// goes as far as the first batch that is not sound, and tells of that batch when
+// it is the next one to read.
 //
 // kgo decodes, but it takes records as they come: one with an offset outside of
 // its batch moves the position over other producers' records, and one that
 // lacks leaves a gap that counts as compacted. So each batch is checked first.
 // An error code in the answer is in the partition's Err, and nothing more.
-func Decode(topic string, partition int32, offset int64, rp *kmsg.FetchResponseTopicPartition, decompressor kgo.Decompressor) (kgo.FetchPartition, int64, *CorruptError) {
-	return DecodeWithin(topic, partition, offset, -1, rp, decompressor)
-}
-
-// DecodeWithin is Decode of an answer that is known to lie below the log's end,
-// as asked for after the answer came. No checksum covers a batch's first offset,
-// so a spoiled one is told only by lying above it, and would make its reader
-// believe that it has read all that is in between. Brokers find the batches that
-// follow such a one behind it only, so it is passed over where they begin.
-func DecodeWithin(topic string, partition int32, offset, end int64, rp *kmsg.FetchResponseTopicPartition, decompressor kgo.Decompressor) (kgo.FetchPartition, int64, *CorruptError) {
+//
+// Batches are unpacked within the unpacking's limit, and the claim takes what
+// they need in memory, records and all, before it is there. A claim that has
+// nothing waits for its turn; err is ctx's. Release it when the records are gone
+// or counted elsewhere.
+func (u *Unpacking) Decode(ctx context.Context, claim *unpack.Claim, a Answer, rp *kmsg.FetchResponseTopicPartition) (d Decoded, err error) {
 	opts := kgo.ProcessFetchPartitionOpts{
-		Offset: offset, IsolationLevel: kgo.ReadCommitted(), Topic: topic, Partition: partition,
+		Offset: a.Offset, IsolationLevel: kgo.ReadCommitted(), Topic: a.Topic, Partition: a.Partition,
 	}
+	c := checker{ctx: ctx, u: u, claim: claim, answer: a, good: a.Offset}
 	if rp.ErrorCode != 0 {
-		part, next := kgo.ProcessFetchPartition(opts, rp, decompressor, nil)
-		return part, next, nil
+		d.Part, d.Next = kgo.ProcessFetchPartition(opts, rp, &c, nil)
+		return d, nil
 	}
-	c := checker{offset: offset, end: end, decompressor: decompressor, good: offset}
 	size, bad := c.check(rp.RecordBatches)
+	if c.failed != nil {
+		return Decoded{Next: a.Offset}, c.failed
+	}
+	if c.full {
+		return Decoded{Next: a.Offset, Full: true}, nil
+	}
 	sound := *rp
 	sound.RecordBatches = c.without(rp.RecordBatches[:size])
 	var raw []byte
 	if bad != nil {
 		var next int64
-		raw, next = batchAt(rp.RecordBatches[size:], end)
+		raw, next = batchAt(rp.RecordBatches[size:], a.End)
 		// A batch that is not sound may say that it ends anywhere, and what is
 		// passed over is lost to the reader: the batch that follows knows better.
-		if next > offset {
+		if next > a.Offset {
 			bad.after = min(bad.after, next)
 		}
 	}
@@ -72,21 +110,44 @@ func DecodeWithin(topic string, partition int32, offset, end int64, rp *kmsg.Fet
 	part, next := kgo.ProcessFetchPartition(opts, &sound, &c, nil)
 	c.restoreTimes(part.Records)
 	switch {
+	case c.failed != nil:
+		return Decoded{Next: a.Offset}, c.failed
+	case c.old && errors.Is(part.Err, unpack.ErrNoRoom): // another time
+		part.Err = nil
 	case part.Err != nil: // of an old format, or a fault of the check
 		raw = nil
 		bad = &unsound{after: next + 1, why: part.Err.Error()}
+		if errors.Is(part.Err, record.ErrTooLarge) {
+			bad.why, bad.oversized, bad.after = u.oversized(), true, oldAfter(rp.RecordBatches, next)
+		}
 		part.Err = nil
 	case !c.old && next < c.good:
 		raw = nil
 		bad = &unsound{after: c.good, why: "the decoder stops before the end of its batch"}
 	}
+	d = Decoded{Part: part, Next: next, Bytes: size}
 	if bad == nil {
-		return part, next, nil
+		return d, nil
 	}
-	if last := max(rp.HighWatermark, end); last > next {
+	if last := max(rp.HighWatermark, a.End); last > next {
 		bad.after = min(bad.after, last)
 	}
-	return part, next, &CorruptError{Topic: topic, Partition: partition, Offset: next, After: max(bad.after, next+1), Why: bad.why, Raw: raw}
+	d.Corrupt = &CorruptError{Topic: a.Topic, Partition: a.Partition, Offset: next, After: max(bad.after, next+1), Why: bad.why, Raw: raw,
+		Oversized: bad.oversized, Millis: bad.millis}
+	return d, nil
+}
+
+// oldAfter is the first offset after the message set of an old format that holds
+// an offset: a set of several is at the place of its last message.
+func oldAfter(in []byte, offset int64) int64 {
+	for len(in) > 0 {
+		h, whole := headerOf(in)
+		if !whole || h.base >= offset {
+			return max(h.base, offset) + 1
+		}
+		in = in[h.size:]
+	}
+	return offset + 1
 }
 
 // batchAt is the batch at the beginning of b, or what there is of it, and where
@@ -111,21 +172,28 @@ func soundAt(b []byte, end int64) int64 {
 
 // unsound is a batch that must not be decoded.
 type unsound struct {
-	after int64 // the first offset after it, by its header
-	why   string
+	after     int64 // the first offset after it, by its header
+	why       string
+	oversized bool
+	millis    int64
 }
 
 // checker checks the batches of one answer. It keeps what it decompressed for
 // the decoder, whose decompressor it is.
 type checker struct {
-	offset       int64 // what lies below is not asked for
-	end          int64 // of the log; -1: not known
-	decompressor kgo.Decompressor
-	good         int64 // the first offset after the sound batches
-	old          bool  // there are message sets of before Kafka 0.11
-	plain        map[*byte][]byte
-	cuts         [][2]int        // where there are batches not to decode among the sound ones
-	times        map[int64]int64 // by offset: milliseconds that kgo's clock cannot hold
+	ctx    context.Context
+	u      *Unpacking
+	claim  *unpack.Claim
+	answer Answer
+
+	good   int64 // the first offset after the sound batches
+	taken  int64 // bytes that the records of the sound batches take, in memory of their own or not
+	old    bool  // there are message sets of before Kafka 0.11
+	full   bool  // the first batch was not admitted
+	failed error // ctx's
+	plain  map[*byte][]byte
+	cuts   [][2]int        // where there are batches not to decode among the sound ones
+	times  map[int64]int64 // by offset: milliseconds that kgo's clock cannot hold
 }
 
 // check returns how many bytes of an answer to decode, and the batch at which
@@ -142,7 +210,7 @@ func (c *checker) check(in []byte) (size int, bad *unsound) {
 		h, whole := headerOf(b)
 		if !whole {
 			if at == 0 {
-				return 0, &unsound{c.offset + 1, "its batch is cut off or its length is wrong"}
+				return 0, &unsound{after: c.answer.Offset + 1, why: "its batch is cut off or its length is wrong"}
 			}
 			return at, nil
 		}
@@ -151,28 +219,33 @@ func (c *checker) check(in []byte) (size int, bad *unsound) {
 			at += h.size
 			continue
 		}
-		if h.size >= headerSize && h.lastDelta >= 0 && h.last < c.offset {
+		if h.size >= headerSize && h.lastDelta >= 0 && h.last < c.answer.Offset {
 			at += h.size // whoever sought past a batch does not care what is in it
 			continue
 		}
 		if err := h.check(b[:h.size]); err != nil {
-			return at, &unsound{h.last + 1, err.Error()}
+			return at, &unsound{after: h.last + 1, why: err.Error()}
 		}
-		if c.end >= 0 && h.last >= c.end {
-			next := soundAt(in[at+h.size:], c.end)
+		if c.answer.End >= 0 && h.last >= c.answer.End {
+			next := soundAt(in[at+h.size:], c.answer.End)
 			if next >= 0 && next <= c.good {
 				c.cuts = append(c.cuts, [2]int{at, at + h.size})
 				at += h.size
 				continue
 			}
-			return at, &unsound{c.good + int64(h.lastDelta) + 1, fmt.Sprintf("its batch says that it begins at offset %d, and the log ends at %d", h.base, c.end)}
+			return at, &unsound{after: c.good + int64(h.lastDelta) + 1, why: fmt.Sprintf("its batch says that it begins at offset %d, and the log ends at %d", h.base, c.answer.End)}
 		}
 		if before != nil && h.base <= before.last {
 			// One of both is in the wrong place, and nothing tells which.
-			return before.at, &unsound{h.base, fmt.Sprintf("a batch of offsets %d to %d is followed by one that begins at %d", before.base, before.last, h.base)}
+			return before.at, &unsound{after: h.base, why: fmt.Sprintf("a batch of offsets %d to %d is followed by one that begins at %d", before.base, before.last, h.base)}
 		}
-		if err := c.checkRecords(h, b[headerSize:h.size]); err != nil {
-			return at, &unsound{h.last + 1, err.Error()}
+		switch err := c.checkRecords(h, b[headerSize:h.size], before == nil); {
+		case errors.Is(err, errStop):
+			return at, nil
+		case errors.Is(err, record.ErrTooLarge):
+			return at, &unsound{after: h.last + 1, why: c.u.oversized(), oversized: true, millis: h.firstMillis()}
+		case err != nil:
+			return at, &unsound{after: h.last + 1, why: err.Error()}
 		}
 		c.good = max(c.good, h.last+1)
 		before = &place{at, h.base, h.last}
@@ -195,22 +268,61 @@ func (c *checker) without(in []byte) []byte {
 	return append(out, in[at:]...)
 }
 
-// checkRecords checks the records of a batch, compressed as they may be.
-func (c *checker) checkRecords(h header, records []byte) error {
-	if codec := kgo.CompressionCodecType(h.codec()); codec != kgo.CodecNone {
-		plain, err := c.decompressor.Decompress(records, codec)
-		if err != nil {
-			return fmt.Errorf("its records cannot be decompressed: %w", err)
+// errStop says that the answer is not decoded further for now.
+var errStop = errors.New("no room for a further batch")
+
+// checkRecords checks the records of a batch, compressed as they may be, and
+// takes the memory for them. A claim that had nothing waits for it, one that had
+// some stops.
+func (c *checker) checkRecords(h header, records []byte, first bool) error {
+	had := c.claim.Held()
+	plain, size, err := c.unpackRecords(h, records)
+	if errors.Is(err, unpack.ErrNoRoom) && had == 0 {
+		// It has some and waits for more, as others may: it begins again once there
+		// is enough for all that it may need.
+		c.claim.Release()
+		if err = c.claim.Ensure(c.ctx, c.u.limit.Worst()); err == nil {
+			plain, size, err = c.unpackRecords(h, records)
 		}
-		if len(records) > 0 {
-			if c.plain == nil {
-				c.plain = map[*byte][]byte{}
-			}
-			c.plain[unsafe.SliceData(records)] = plain
-		}
-		records = plain
+		c.claim.Trim()
 	}
-	return h.eachRecord(records, func(delta int32, millis int64) {
+	switch {
+	case errors.Is(err, unpack.ErrNoRoom):
+		err = errStop
+	case c.ctx.Err() != nil && errors.Is(err, c.ctx.Err()):
+		c.failed, err = err, errStop
+	case err != nil:
+	case first && c.answer.Admit != nil && !c.answer.Admit(size):
+		c.full, err = true, errStop
+	case !first && c.answer.Room > 0 && c.taken+size > 2*c.answer.Room:
+		err = errStop
+	}
+	if err != nil {
+		c.claim.Give(c.claim.Held() - had)
+		return err
+	}
+	c.taken += size
+	if h.codec() != 0 && len(records) > 0 {
+		if c.plain == nil {
+			c.plain = map[*byte][]byte{}
+		}
+		c.plain[unsafe.SliceData(records)] = plain
+	}
+	return nil
+}
+
+// unpackRecords unpacks the records of a batch, checks them, and takes the memory
+// for them; size is what they take with what is made of each.
+func (c *checker) unpackRecords(h header, records []byte) (plain []byte, size int64, err error) {
+	codec := record.Codec(h.codec())
+	plain, err = c.u.limit.Unpack(c.ctx, c.claim, codec, records)
+	switch {
+	case errors.Is(err, record.ErrInvalid):
+		return nil, 0, fmt.Errorf("its records cannot be decompressed: %w", err)
+	case err != nil:
+		return nil, 0, err
+	}
+	headers, err := h.eachRecord(plain, func(delta int32, millis int64) {
 		if millis > maxMillis || millis < -maxMillis {
 			if c.times == nil {
 				c.times = map[int64]int64{}
@@ -218,9 +330,21 @@ func (c *checker) checkRecords(h header, records []byte) error {
 			c.times[h.base+int64(delta)] = millis
 		}
 	})
+	if err != nil {
+		return nil, 0, err
+	}
+	made := int64(h.count)*recordWeight + headers*headerWeight
+	own := made // beside what the answer has
+	if codec != record.None {
+		own += int64(len(plain))
+	}
+	if own > c.u.limit.Limit {
+		return nil, 0, record.ErrTooLarge
+	}
+	return plain, int64(len(plain)) + made, c.claim.Take(c.ctx, made)
 }
 
-// Decompress gives the decoder what the check has decompressed.
+// Decompress gives the decoder what the check has unpacked.
 func (c *checker) Decompress(src []byte, codec kgo.CompressionCodecType) ([]byte, error) {
 	if len(src) > 0 {
 		if plain, ok := c.plain[unsafe.SliceData(src)]; ok {
@@ -230,7 +354,14 @@ func (c *checker) Decompress(src []byte, codec kgo.CompressionCodecType) ([]byte
 	if !c.old {
 		return nil, errors.New("records that were not checked")
 	}
-	return c.decompressor.Decompress(src, codec)
+	plain, err := c.u.limit.Unpack(c.ctx, c.claim, record.Codec(codec), src)
+	if err == nil && int64(len(plain))/leastOldMessage*recordWeight > c.u.limit.Limit {
+		err = record.ErrTooLarge
+	}
+	if err != nil && c.ctx.Err() != nil {
+		c.failed = err
+	}
+	return plain, err
 }
 
 // maxMillis is the last millisecond that 64 bits of nanoseconds hold, in the

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -16,6 +17,8 @@ import (
 	"pgregory.net/rapid"
 
 	"sidestream/sdk/api"
+
+	"sidestream/broker/record/unpack"
 )
 
 // rawRecord is a record at a place of its batch.
@@ -69,7 +72,18 @@ func goodBatch(base int64, count int32) []byte {
 func decode(offset int64, parts ...[]byte) (kgo.FetchPartition, int64, *CorruptError) {
 	rp := kmsg.NewFetchResponseTopicPartition()
 	rp.RecordBatches = bytes.Join(parts, nil)
-	return Decode("t", 0, offset, &rp, kgo.DefaultDecompressor())
+	return decodeAnswer(offset, &rp)
+}
+
+func decodeAnswer(offset int64, rp *kmsg.FetchResponseTopicPartition) (kgo.FetchPartition, int64, *CorruptError) {
+	u := NewUnpacking(unpack.DefaultLimit, 0)
+	claim := u.Claim()
+	defer claim.Release()
+	d, err := u.Decode(context.Background(), claim, Answer{Topic: "t", Offset: offset, End: -1}, rp)
+	if err != nil {
+		panic(err) // no context is over
+	}
+	return d.Part, d.Next, d.Corrupt
 }
 
 func offsetsOf(part kgo.FetchPartition) string {
@@ -197,13 +211,13 @@ func TestSoundBatches(t *testing.T) {
 	rp := kmsg.NewFetchResponseTopicPartition()
 	rp.RecordBatches = join(aborted, end, committed)
 	rp.AbortedTransactions = []kmsg.FetchResponseTopicPartitionAbortedTransaction{{ProducerID: 9, FirstOffset: 27}}
-	part, next, bad = Decode("t", 0, 27, &rp, kgo.DefaultDecompressor())
+	part, next, bad = decodeAnswer(27, &rp)
 	if bad != nil || next != 30 || offsetsOf(part) != "[29]" {
 		t.Errorf("transactions: offsets %s, next %d, %v", offsetsOf(part), next, bad)
 	}
 	rp = kmsg.NewFetchResponseTopicPartition()
 	rp.ErrorCode = kerr.NotLeaderForPartition.Code
-	if part, next, bad := Decode("t", 0, 5, &rp, kgo.DefaultDecompressor()); part.Err == nil || next != 5 || bad != nil {
+	if part, next, bad := decodeAnswer(5, &rp); part.Err == nil || next != 5 || bad != nil {
 		t.Errorf("an error code: %v, next %d, %v", part.Err, next, bad)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"sidestream/sdk/api"
@@ -49,21 +48,15 @@ func (u *Upstream) Find(ctx context.Context, topic string, partition int32, from
 	}
 	var unread error
 	for next := max(from, 0); next < end && len(found) < len(ids); {
-		recs, after, corrupt, err := u.findOnce(ctx, topic, p, next)
-		if err != nil {
-			return found, next, err
-		}
-		for _, r := range recs {
-			for _, h := range r.Headers {
-				if h.Key != HeaderID {
-					continue
-				}
-				if _, wanted := ids[string(h.Value)]; wanted {
-					if _, again := found[string(h.Value)]; !again {
-						found[string(h.Value)] = r.Offset
-					}
+		after, corrupt, err := u.findOnce(ctx, topic, p, next, func(id string, offset int64) {
+			if _, wanted := ids[id]; wanted {
+				if _, again := found[id]; !again {
+					found[id] = offset
 				}
 			}
+		})
+		if err != nil {
+			return found, next, err
 		}
 		if corrupt != nil {
 			unread = corruptRecord(corrupt.Error())
@@ -172,26 +165,39 @@ func (u *Upstream) partitionError(ctx context.Context, topic string, partition i
 	return unavailable(fmt.Sprintf("partition %d of topic %s: %v", partition, topic, err))
 }
 
-func (u *Upstream) findOnce(ctx context.Context, topic string, p Partition, offset int64) ([]*kgo.Record, int64, *CorruptError, error) {
+// findOnce visits the ids in what one fetch brings, and tells where to go on.
+func (u *Upstream) findOnce(ctx context.Context, topic string, p Partition, offset int64, visit func(id string, offset int64)) (int64, *CorruptError, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
 	defer cancel()
 	rp, err := u.fetchRaw(ctx, p, topic, offset, findBytes, readUncommitted)
 	if err != nil {
-		return nil, 0, nil, u.unreachable(err)
+		return 0, nil, u.unreachable(err)
 	}
+	claim := u.unpacking.Claim()
+	defer claim.Release()
 	// Without a list of aborted transactions in the answer none is left out.
-	fp, after, corrupt := Decode(topic, p.ID, offset, rp, kgo.DefaultDecompressor())
-	switch {
+	d, err := u.unpacking.Decode(ctx, claim, Answer{Topic: topic, Partition: p.ID, Offset: offset, End: -1, Room: findBytes}, rp)
+	if err != nil {
+		return 0, nil, notUnpacked(topic, p.ID, err)
+	}
+	switch fp := d.Part; {
 	case errors.Is(fp.Err, kerr.OffsetOutOfRange): // retention has removed it
 		start, err := u.offsetAt(ctx, topic, p, tsEarliest)
 		if err == nil && start <= offset {
 			err = unavailable(fmt.Sprintf("partition %d of topic %s: its leader has not got offset %d", p.ID, topic, offset))
 		}
-		return nil, start, nil, err
+		return start, nil, err
 	case errors.Is(fp.Err, kerr.CorruptMessage):
-		return nil, offset + 1, &CorruptError{Topic: topic, Partition: p.ID, Offset: offset, After: offset + 1, Why: fp.Err.Error()}, nil
+		return offset + 1, &CorruptError{Topic: topic, Partition: p.ID, Offset: offset, After: offset + 1, Why: fp.Err.Error()}, nil
 	case fp.Err != nil:
-		return nil, 0, nil, u.partitionError(ctx, topic, p.ID, fp.Err)
+		return 0, nil, u.partitionError(ctx, topic, p.ID, fp.Err)
 	}
-	return fp.Records, after, corrupt, nil
+	for _, r := range d.Part.Records {
+		for _, h := range r.Headers {
+			if h.Key == HeaderID {
+				visit(string(h.Value), r.Offset)
+			}
+		}
+	}
+	return d.Next, d.Corrupt, nil
 }

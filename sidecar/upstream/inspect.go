@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"sidestream/broker/record/unpack"
 	"sidestream/sdk/api"
 )
 
@@ -25,14 +26,28 @@ type Inspected struct {
 	// Raw are the bytes of what cannot be read, as the brokers store them: one
 	// batch, or what there is of it.
 	Raw []byte
+	// Oversized says that it cannot be read for its size alone: the batch takes
+	// more memory than is allowed. Millis is then its first record's time.
+	Oversized bool
+	Millis    int64
+
+	claim *unpack.Claim
 }
+
+// Release says that the record is not used any more.
+func (i Inspected) Release() { i.claim.Release() }
 
 // inspectBytes is what Inspect asks for: the batch at the offset, which brokers
 // give whole, and some of what follows, which tells where it ends.
 const inspectBytes = 4 << 20
 
+// inspectRoom is what the records of that may take beyond the batch at the
+// offset.
+const inspectRoom = 1 << 20
+
 // Inspect looks at an offset of a partition where a reader found what it cannot
-// read: whether that is still so, and what is there. Errors are as of Peek.
+// read: whether that is still so, and what is there, which the caller releases.
+// Errors are as of Peek.
 func (u *Upstream) Inspect(ctx context.Context, topic string, partition int32, offset int64) (Inspected, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.cfg.RequestTimeout)
 	defer cancel()
@@ -61,7 +76,7 @@ func (u *Upstream) Inspect(ctx context.Context, topic string, partition int32, o
 	if !ok {
 		return Inspected{}, unavailable(fmt.Sprintf("the end of partition %d of topic %s is not known now: %v", partition, topic, err))
 	}
-	return inspect(topic, partition, offset, end, rp), nil
+	return u.unpacking.inspect(ctx, topic, partition, offset, end, rp)
 }
 
 // NextReadable looks for the first offset, from one on, at which the brokers
@@ -94,16 +109,23 @@ func (u *Upstream) NextReadable(ctx context.Context, topic string, partition int
 	return from, false, nil
 }
 
-// inspect is Inspect of an answer. It is pure.
-func inspect(topic string, partition int32, offset, end int64, rp *kmsg.FetchResponseTopicPartition) Inspected {
-	part, _, corrupt := DecodeWithin(topic, partition, offset, end, rp, kgo.DefaultDecompressor())
-	for _, r := range part.Records {
+// inspect is Inspect of an answer.
+func (u *Unpacking) inspect(ctx context.Context, topic string, partition int32, offset, end int64, rp *kmsg.FetchResponseTopicPartition) (Inspected, error) {
+	claim := u.Claim()
+	d, err := u.Decode(ctx, claim, Answer{Topic: topic, Partition: partition, Offset: offset, End: end, Room: inspectRoom}, rp)
+	if err != nil {
+		claim.Release()
+		return Inspected{}, notUnpacked(topic, partition, err)
+	}
+	for _, r := range d.Part.Records {
 		if r.Offset >= offset {
-			return Inspected{Record: r}
+			return Inspected{Record: r, claim: claim}, nil
 		}
 	}
+	claim.Release()
+	corrupt := d.Corrupt
 	if corrupt == nil || corrupt.Offset > offset {
-		return Inspected{}
+		return Inspected{}, nil
 	}
-	return Inspected{Why: corrupt.Why, After: corrupt.After, Raw: corrupt.Raw}
+	return Inspected{Why: corrupt.Why, After: corrupt.After, Raw: corrupt.Raw, Oversized: corrupt.Oversized, Millis: corrupt.Millis}, nil
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"sidestream/broker/record/unpack"
 )
 
 // spoiltBatch is a batch of count records at an offset; change may spoil it before
@@ -69,7 +71,10 @@ func TestInspect(t *testing.T) {
 	} {
 		rp := kmsg.NewFetchResponseTopicPartition()
 		rp.RecordBatches, rp.HighWatermark, rp.LastStableOffset = c.records, c.end, c.end
-		got := inspect("t", 0, c.offset, c.end, &rp)
+		got, err := NewUnpacking(unpack.DefaultLimit, 0).inspect(t.Context(), "t", 0, c.offset, c.end, &rp)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if (got.Record == nil) != (c.record < 0) || got.Record != nil && got.Record.Offset != c.record {
 			t.Errorf("%s: record %+v", name, got.Record)
 		}

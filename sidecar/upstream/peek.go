@@ -1,9 +1,11 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -41,14 +43,28 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 		return nil, 0, 0, api.NewError(api.CodePartitionNotFound, fmt.Sprintf("topic %s has no partition %d: it has %d, from 0", topic, partition, len(t.Partitions)))
 	}
 	next = offset
+	// What is unpacked is the caller's from the end on, who gets little more than
+	// what was asked for, or one message.
+	claim := u.unpacking.Claim()
+	defer claim.Release()
 	for size := 0; len(recs) < count && size < maxBytes; {
 		if p.Leader < 0 {
 			return nil, 0, 0, unavailable(fmt.Sprintf("partition %d of topic %s has no leader", partition, topic))
 		}
-		fp, after, corrupt, fetchErr := u.fetchOnce(ctx, p, topic, next, maxBytes)
-		switch {
-		case fetchErr != nil:
+		rp, fetchErr := u.fetchRaw(ctx, p, topic, next, maxBytes, readCommitted)
+		if fetchErr != nil {
 			return nil, 0, 0, u.unreachable(fetchErr)
+		}
+		if len(recs) == 0 {
+			claim.Release()
+		}
+		had := claim.Held()
+		d, fetchErr := u.unpacking.Decode(ctx, claim, Answer{Topic: topic, Partition: partition, Offset: next, End: -1, Room: int64(maxBytes - size)}, rp)
+		if fetchErr != nil {
+			return nil, 0, 0, notUnpacked(topic, partition, fetchErr)
+		}
+		fp, after, corrupt := d.Part, d.Next, d.Corrupt
+		switch {
 		case errors.Is(fp.Err, kerr.OffsetOutOfRange):
 			starts, startErr := u.StartOffsets(ctx, topic)
 			ends, endErr := u.EndOffsets(ctx, topic)
@@ -83,8 +99,10 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 			return recs, next, end, nil // nothing more
 		}
 		next = after
+		from := len(recs)
 		for _, r := range fp.Records {
 			if len(recs) == count || size >= maxBytes {
+				own(recs[from:], claim.Held()-had)
 				return recs, r.Offset, end, nil
 			}
 			recs = append(recs, r)
@@ -100,13 +118,28 @@ func (u *Upstream) Peek(ctx context.Context, topic string, partition int32, offs
 	return recs, next, end, nil
 }
 
-func (u *Upstream) fetchOnce(ctx context.Context, p Partition, topic string, offset int64, maxBytes int) (kgo.FetchPartition, int64, *CorruptError, error) {
-	rp, err := u.fetchRaw(ctx, p, topic, offset, maxBytes, readCommitted)
-	if err != nil {
-		return kgo.FetchPartition{}, 0, nil, err
+// own gives records memory of their own when they are the smaller part of the
+// answer that they would keep.
+func own(recs []*kgo.Record, answer int64) {
+	size := int64(0)
+	for _, r := range recs {
+		size += recordWeight + int64(len(r.Key)+len(r.Value))
+		for _, h := range r.Headers {
+			size += headerWeight + int64(len(h.Key)+len(h.Value))
+		}
 	}
-	fp, after, corrupt := Decode(topic, p.ID, offset, rp, kgo.DefaultDecompressor())
-	return fp, after, corrupt, nil
+	if 2*size >= answer {
+		return
+	}
+	for i, r := range recs {
+		c := *r
+		c.Key, c.Value = bytes.Clone(r.Key), bytes.Clone(r.Value)
+		c.Headers = slices.Clone(r.Headers)
+		for j := range c.Headers {
+			c.Headers[j].Value = bytes.Clone(c.Headers[j].Value)
+		}
+		recs[i] = &c
+	}
 }
 
 // fetchRaw reads what the leader has from an offset on, without decoding it.

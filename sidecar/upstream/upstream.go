@@ -28,6 +28,8 @@ type Upstream struct {
 	cl    *kgo.Client
 	admin *kadm.Client
 
+	unpacking *Unpacking
+
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // the follower of the brokers and requests for metadata
@@ -55,7 +57,7 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Upstream, error) 
 	if len(cfg.Bootstrap) == 0 && store == nil {
 		return nil, fmt.Errorf("kafka.bootstrap: is empty and there is no discovery store to look up service %q", cfg.Service)
 	}
-	u := &Upstream{cfg: cfg, store: store, log: log, topics: map[string]cached{}}
+	u := &Upstream{cfg: cfg, store: store, log: log, topics: map[string]cached{}, unpacking: NewUnpacking(cfg.MaxUnpackedBytes, cfg.UnpackMemory)}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
 	u.seeds = slices.Clone(cfg.Bootstrap)
 

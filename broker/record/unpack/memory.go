@@ -25,11 +25,15 @@ func NewMemory(size int64) *Memory {
 	return &Memory{size: size, room: semaphore.NewWeighted(size)}
 }
 
+// Size is how many bytes there are in all.
+func (m *Memory) Size() int64 { return m.size }
+
 // Claim is one reader's part of the memory; it is not safe for concurrent use.
 // The nil Claim takes what it wants of no budget.
 type Claim struct {
-	m    *Memory
-	held int64
+	m     *Memory
+	held  int64
+	spare int64 // taken before it is needed, by Ensure
 }
 
 // Claim begins with nothing. Whoever has it calls Release at the end, when what
@@ -53,17 +57,44 @@ func (c *Claim) Take(ctx context.Context, n int64) error {
 		return nil
 	case n > c.m.size:
 		return fmt.Errorf("%w: %d bytes, and there are %d for all batches that are being unpacked", record.ErrTooLarge, n, c.m.size)
-	case c.held > 0:
-		if !c.m.room.TryAcquire(n) {
+	}
+	some := min(n, c.spare)
+	switch rest := n - some; {
+	case rest == 0:
+	case c.held+c.spare > 0:
+		if !c.m.room.TryAcquire(rest) {
 			return ErrNoRoom
 		}
 	default:
-		if err := c.m.room.Acquire(ctx, n); err != nil {
+		if err := c.m.room.Acquire(ctx, rest); err != nil {
 			return err
 		}
 	}
+	c.spare -= some
 	c.held += n
 	return nil
+}
+
+// Ensure makes a claim that has nothing wait until n bytes are there for it, so
+// that those who take parts of them are not told ErrNoRoom.
+func (c *Claim) Ensure(ctx context.Context, n int64) error {
+	if c == nil {
+		return nil
+	}
+	n = min(n, c.m.size)
+	if err := c.m.room.Acquire(ctx, n); err != nil {
+		return err
+	}
+	c.spare += n
+	return nil
+}
+
+// Trim gives back what Ensure got and nobody took.
+func (c *Claim) Trim() {
+	if c != nil && c.spare > 0 {
+		c.m.room.Release(c.spare)
+		c.spare = 0
+	}
 }
 
 // Give gives n bytes back.
@@ -76,4 +107,7 @@ func (c *Claim) Give(n int64) {
 }
 
 // Release gives all back.
-func (c *Claim) Release() { c.Give(c.Held()) }
+func (c *Claim) Release() {
+	c.Trim()
+	c.Give(c.Held())
+}

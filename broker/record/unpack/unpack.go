@@ -42,6 +42,9 @@ var scratches = sync.Pool{New: func() any { b := make([]byte, scratchSize+slack)
 // beyond, and what it has made by then tells.
 const slack = zstdBlock + 64
 
+// Worst is what unpacking one batch may take of the memory at a time.
+func (u Unpacker) Worst() int64 { return max(2*scratchSize, 2*u.Limit+slack) }
+
 // errFull says that a body has more bytes than there is room for.
 var errFull = errors.New("it unpacks to more than its frame says")
 

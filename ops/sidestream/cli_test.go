@@ -323,24 +323,34 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// A person who waits is told for what, once, and nothing at the end of a topic.
-func TestWaitNote(t *testing.T) {
+// A person who waits is told for what, once for each reason, and at the end of a
+// topic too: that nothing is there is a reason.
+func TestWaitNotes(t *testing.T) {
 	var out strings.Builder
-	w := waitNote{out: &out}
+	w := waitNotes{out: &out}
 	start := time.Now()
 	for _, at := range []struct {
 		reason api.Reason
-		after  time.Duration
+		after  time.Duration // of the answer to a pull of one second
 		want   int
 	}{
-		{api.ReasonAtEnd, 0, 0}, {api.ReasonAtEnd, time.Hour, 0},
-		{api.ReasonBrokersDown, time.Hour, 0}, {api.ReasonBrokersDown, time.Hour + patience, 1}, {api.ReasonBrokersDown, 2 * time.Hour, 1},
-		{api.ReasonRebalancing, 2 * time.Hour, 1}, {api.ReasonRebalancing, 3 * time.Hour, 2},
+		{api.ReasonAtEnd, time.Second, 1}, {api.ReasonAtEnd, time.Hour, 1},
+		{api.ReasonBrokersDown, time.Hour, 2}, {api.ReasonBrokersDown, 2 * time.Hour, 2},
+		{api.ReasonRebalancing, 2 * time.Hour, 3}, {"later", 3 * time.Hour, 4},
 	} {
-		w.tell(&at.reason, start.Add(at.after))
-		if n := strings.Count(out.String(), "\n"); n != at.want {
+		w.empty(api.Pulled{Reason: &at.reason}, start.Add(at.after-time.Second), start.Add(at.after))
+		if n := strings.Count(out.String(), "\n"); n != at.want || !strings.Contains(out.String(), "nothing comes: "+string(at.reason)+": ") {
 			t.Errorf("%s after %v: %d lines: %s", at.reason, at.after, n, out.String())
 		}
+	}
+	// What passes by is not told.
+	short := api.ReasonNoTopic
+	w.empty(api.Pulled{Reason: &short}, start, start.Add(endWait))
+	w.came(2)
+	w.empty(api.Pulled{Reason: &short, Away: 2}, start, start.Add(endWait))
+	w.came(0)
+	if got := out.String(); strings.Contains(got, "no_topic") || strings.Count(got, "2 partitions away") != 1 || strings.Count(got, "are back") != 1 {
+		t.Errorf("%s", got)
 	}
 }
 

@@ -180,7 +180,8 @@ type storageHost struct {
 	real bool // the broker itself, not a fake
 	wrap func(discovery.Store) discovery.Store
 
-	kernel func() (time.Time, bool) // what the kernel says of its clock
+	kernel  func() (time.Time, bool) // what the kernel says of its clock
+	cluster string                   // name of another cluster in the same store, "": the first one's
 
 	*Agent
 	host   *fakeHost
@@ -237,6 +238,9 @@ func (c *testCluster) started(names ...string) []*storageHost {
 func (h *storageHost) start(c *testCluster) {
 	h.t.Helper()
 	h.client = c.store.Client()
+	if h.cluster != "" {
+		h.client = c.store.ClientOf(h.cluster)
+	}
 	var store discovery.Store = h.client
 	if h.wrap != nil {
 		store = h.wrap(store)

@@ -178,18 +178,13 @@ func (a *Agent) storeCluster(ctx context.Context) (string, error) {
 func (a *Agent) makeCluster(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.StoreTimeout)
 	defer cancel()
-	instances, _, err := a.store.WatchServices(ctx, discovery.ServiceBroker, 0)
+	instances, neighbours, err := a.registered(ctx)
 	if err != nil {
 		return err
 	}
-	for _, in := range instances {
-		if other := in.Meta["cluster-id"]; other != "" {
-			text := fmt.Sprintf("the store has no cluster-id, but broker %s of cluster %s is registered: the store was wiped; "+
-				"run `sidestream metadata rebuild --cluster-id %s --agent HOST:4101` with the address of each of its agents (or deregister service %s if that cluster is gone for good)",
-				in.Meta["id"], other, other, in.ID)
-			a.alarms.put(alarmCluster, text)
-			return fmt.Errorf("%w: %s", errBlocked, text)
-		}
+	if text := wiped(a.store.Cluster(), instances, neighbours); text != "" {
+		a.alarms.put(alarmCluster, text)
+		return fmt.Errorf("%w: %s", errBlocked, text)
 	}
 	id := discovery.ClusterID{ID: discovery.NewUUID()}
 	_, err = a.store.Commit(ctx, discovery.Create(discovery.KeyClusterID, discovery.Encode(id)))
@@ -200,6 +195,38 @@ func (a *Agent) makeCluster(ctx context.Context) error {
 		err = nil
 	}
 	return err
+}
+
+// registered lists the brokers of this cluster, and what there is of others.
+func (a *Agent) registered(ctx context.Context) ([]discovery.Instance, discovery.Neighbours, error) {
+	instances, _, err := a.store.WatchServices(ctx, discovery.ServiceBroker, 0)
+	if err != nil {
+		return nil, discovery.Neighbours{}, err
+	}
+	neighbours, err := a.store.Neighbours(ctx, discovery.ServiceBroker)
+	return instances, neighbours, err
+}
+
+// wiped says why no cluster may begin in a store without a cluster-id: brokers
+// are registered that had one here. What to run is told only where that is
+// certain: one that does not say the name of its cluster, as an older version
+// does not, may be another's.
+func wiped(cluster string, instances []discovery.Instance, neighbours discovery.Neighbours) string {
+	for _, in := range instances {
+		other := in.Meta[discovery.MetaClusterID]
+		switch {
+		case other == "":
+		case in.Cluster == cluster:
+			return fmt.Sprintf("the store has no cluster-id under consul.cluster %q, but broker %s of cluster %s is registered there: the store was wiped; "+
+				"run `sidestream metadata rebuild --cluster-id %s --agent HOST:4101` with the address of each of its agents (or deregister service %s if that cluster is gone for good)",
+				cluster, in.Meta["id"], other, other, discovery.RegisteredID(cluster, in.ID))
+		case neighbours.Named(other) == "":
+			return fmt.Sprintf("the store has no cluster-id under consul.cluster %q, and broker %s of cluster %s is registered without the name of its cluster, as older versions do: "+
+				"it may be of this cluster or of another in the same Consul; upgrade its agent, which then says it (or deregister service %s if that cluster is gone for good)",
+				cluster, in.Meta["id"], other, in.ID)
+		}
+	}
+	return ""
 }
 
 // rebuildHint is what an operator is to run when the store has lost keys.
@@ -213,7 +240,7 @@ func (a *Agent) clusterAlarm(c facts.Cluster, storeID string) {
 	switch c {
 	case facts.Missing:
 		a.alarms.put(alarmCluster, fmt.Sprintf("cluster-id missing: %s; "+
-			"what is led goes on being served, nothing else is done", a.rebuildHint()))
+			"what is led goes on being served, nothing else is done (there is none under consul.cluster %q: is that this cluster's name?)", a.rebuildHint(), a.store.Cluster()))
 	case facts.Foreign:
 		a.alarms.put(alarmCluster, fmt.Sprintf("the store belongs to cluster %s and this folder to %s: nothing is taken or removed; "+
 			"point this agent at its own store", storeID, a.folderCluster()))

@@ -87,8 +87,11 @@ func (a *Agent) writeCluster(ctx context.Context, clusterID string, r *Rebuilt) 
 		case clusterID:
 			return nil
 		case "":
+			if err := a.refuseOther(ctx, clusterID); err != nil {
+				return err
+			}
 		default:
-			return fmt.Errorf("%w: the store belongs to cluster %s, not to %s: if that one is to go, delete the key cluster-id and rebuild again", ErrRebuild, there, clusterID)
+			return a.notOurs(ctx, there, clusterID)
 		}
 		err = a.writer.Commit(ctx, discovery.Create(discovery.KeyClusterID, discovery.Encode(discovery.ClusterID{ID: clusterID})))
 		if err == nil {
@@ -99,6 +102,19 @@ func (a *Agent) writeCluster(ctx context.Context, clusterID string, r *Rebuilt) 
 			return err
 		}
 	}
+}
+
+// notOurs refuses a rebuild in another cluster's store. How to take the store
+// from it is told only when none of its brokers lives.
+func (a *Agent) notOurs(ctx context.Context, there, clusterID string) error {
+	alive, err := a.servedBy(ctx, there)
+	if err != nil {
+		return err
+	}
+	if alive {
+		return fmt.Errorf("%w: the store belongs to cluster %s, whose brokers are alive, not to %s: point this agent at its own store", ErrRebuild, there, clusterID)
+	}
+	return fmt.Errorf("%w: the store belongs to cluster %s, not to %s: if that one is to go, delete the key cluster-id and rebuild again", ErrRebuild, there, clusterID)
 }
 
 // heldTopic is what the folder holds of one topic.

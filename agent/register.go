@@ -27,6 +27,8 @@ var (
 	errCopy = errors.New("this data folder is in use twice")
 	// errNoID: the folder holds partitions, but does not say whose they are.
 	errNoID = errors.New("this data folder has partitions, but no broker id")
+	// errElsewhere: the folder is of another cluster in the same registry.
+	errElsewhere = errors.New("this data folder belongs to another cluster")
 	// errForeign: the store is another cluster's; nothing is registered in it.
 	errForeign = errors.New("the store belongs to another cluster")
 	// errBlocked: the store has no cluster-id, and this folder must not make one.
@@ -123,7 +125,7 @@ func (r *registrar) run(ctx context.Context) error {
 }
 
 func fatal(err error) bool {
-	return errors.Is(err, discovery.ErrIDTaken) || errors.Is(err, errCopy) || errors.Is(err, errNoID)
+	return errors.Is(err, discovery.ErrIDTaken) || errors.Is(err, errCopy) || errors.Is(err, errNoID) || errors.Is(err, errElsewhere)
 }
 
 // storeAlarm is the text while the store does not answer, or "".
@@ -167,11 +169,20 @@ func (r *registrar) destroy(ctx context.Context, s discovery.Session) {
 }
 
 func (r *registrar) claim(ctx context.Context, s discovery.Session) error {
-	switch cluster, err := r.a.settleCluster(ctx); {
-	case err != nil:
+	cluster, err := r.a.settleCluster(ctx)
+	if err != nil {
 		return err
-	case cluster == facts.Foreign:
+	}
+	if cluster != facts.Same {
+		if err := r.refuseElsewhere(ctx); err != nil {
+			return err
+		}
+	}
+	if cluster == facts.Foreign {
 		return errForeign
+	}
+	if err := r.refuseTwin(ctx); err != nil {
+		return err
 	}
 	if r.a.ID() == 0 {
 		if err := r.refuseNameless(ctx); err != nil {
@@ -419,7 +430,8 @@ func (r *registrar) register(call context.Context, rec discovery.Broker) error {
 	}
 	reg, err := r.a.store.Register(call, discovery.Service{
 		ID: rec.Service, Name: discovery.ServiceBroker, Address: rec.Host, Port: int(rec.Port),
-		Meta: map[string]string{"id": strconv.Itoa(int(rec.ID)), "rack": rec.Rack, "version": rec.Version, "cluster-id": r.a.folderCluster()},
+		Meta: map[string]string{"id": strconv.Itoa(int(rec.ID)), "rack": rec.Rack, "version": rec.Version,
+			discovery.MetaClusterID: r.a.folderCluster(), discovery.MetaNonce: rec.Nonce},
 	})
 	if err != nil {
 		return err

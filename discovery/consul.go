@@ -26,7 +26,7 @@ type ConsulConfig struct {
 	TokenFile  string    `yaml:"token_file" help:"File that holds the ACL token, read once at the start; it wins over token."`
 	TLS        ConsulTLS `yaml:"tls" help:"TLS towards Consul, used with an https:// address."`
 
-	Cluster         string        `yaml:"cluster" help:"Name of the Sidestream cluster: keys live under sidestream/<cluster>/ (default main), so that one Consul can hold several."`
+	Cluster         string        `yaml:"cluster" help:"Name of the Sidestream cluster: keys live under sidestream/<cluster>/ (default main), so that one Consul can hold several. Agents and sidecars of one name see nothing of another's."`
 	SessionTTL      time.Duration `yaml:"session_ttl" help:"TTL of sessions, 10s to 24h (default 10s, Consul's own minimum; down to 1s where its session_ttl_min is lowered). A crashed process holds its locks for twice this."`
 	CheckTTL        time.Duration `yaml:"check_ttl" help:"TTL of the service's health check, at least 1s (default 3s); it is beaten three times as often. Suspicion of a dead process begins after it."`
 	DeregisterAfter time.Duration `yaml:"deregister_after" help:"How long a critical service stays listed before Consul forgets it, at least 1m (default 30m), so that an operator sees it a while."`
@@ -133,6 +133,9 @@ const (
 	pollTimeout = MaxWait + callTimeout
 )
 
+// rootOfAll is above the roots of all clusters.
+const rootOfAll = "sidestream/"
+
 // consul is the Store in Consul. It holds no mutex: its state is Consul's.
 type consul struct {
 	cfg  ConsulConfig
@@ -155,7 +158,7 @@ func NewConsul(cfg ConsulConfig, log *zap.Logger) (Store, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	c := &consul{cfg: cfg, log: log, root: "sidestream/" + cfg.Cluster + "/", keep: newKeepers()}
+	c := &consul{cfg: cfg, log: log, root: rootOfAll + cfg.Cluster + "/", keep: newKeepers()}
 	for _, client := range []struct {
 		to       **capi.Client
 		maxConns int
@@ -173,6 +176,9 @@ func NewConsul(cfg ConsulConfig, log *zap.Logger) (Store, error) {
 	}
 	return c, nil
 }
+
+// Cluster implements Store.
+func (c *consul) Cluster() string { return c.cfg.Cluster }
 
 // Close implements Store. Calls in flight end with an error.
 func (c *consul) Close() error {

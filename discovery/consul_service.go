@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,9 @@ func (c *consul) Register(ctx context.Context, s Service) (Registration, error) 
 		return nil, err
 	}
 	c.awaitShown(first, s)
-	beat := func(ctx context.Context) error { return c.beat(ctx, s.ID) }
-	deregister := func(ctx context.Context) error { return c.deregister(ctx, s.ID) }
+	id := RegisteredID(c.cfg.Cluster, s.ID)
+	beat := func(ctx context.Context) error { return c.beat(ctx, id) }
+	deregister := func(ctx context.Context) error { return c.deregister(ctx, id) }
 	b, err := newBeacon(c.keep, s.ID, c.cfg.CheckTTL, c.log, register, beat, deregister)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -73,10 +75,13 @@ func criticalIn(instances []Instance, id string) bool {
 func checkID(service string) string { return "service:" + service }
 
 func (c *consul) register(ctx context.Context, s Service) error {
+	id := RegisteredID(c.cfg.Cluster, s.ID)
 	err := c.beats.Agent().ServiceRegisterOpts(&capi.AgentServiceRegistration{
-		ID: s.ID, Name: s.Name, Address: s.Address, Port: s.Port, Meta: s.Meta,
+		ID: id, Name: s.Name, Address: s.Address, Port: s.Port,
+		// The tag is for people and for DNS; the meta is what is read.
+		Tags: []string{c.cfg.Cluster}, Meta: withCluster(s.Meta, c.cfg.Cluster),
 		Check: &capi.AgentServiceCheck{
-			CheckID: checkID(s.ID), Name: s.Name + " is alive", TTL: c.cfg.CheckTTL.String(),
+			CheckID: checkID(id), Name: s.Name + " is alive", TTL: c.cfg.CheckTTL.String(),
 			Status:                         capi.HealthPassing, // Consul starts a TTL check as critical
 			DeregisterCriticalServiceAfter: c.cfg.DeregisterAfter.String(),
 		},
@@ -86,7 +91,7 @@ func (c *consul) register(ctx context.Context, s Service) error {
 	}
 	// To a service that the agent knows already, as from before a crash, it gives
 	// back the status that the check had: only a beat makes that passing.
-	return c.beat(ctx, s.ID)
+	return c.beat(ctx, id)
 }
 
 // beat passes the check. The same output each time costs Consul no write.
@@ -127,11 +132,18 @@ func (c *consul) WatchServices(ctx context.Context, name string, index uint64) (
 	if err != nil {
 		return nil, 0, readError(ctx, err)
 	}
+	return ofCluster(instancesIn(found), c.cfg.Cluster), nextIndex(index, meta.LastIndex), nil
+}
+
+// instancesIn reads a service's instances, of all clusters, sorted.
+func instancesIn(found []*capi.ServiceEntry) []Instance {
 	instances := make([]Instance, 0, len(found))
 	for _, e := range found {
+		id, cluster, meta := registrant(e.Service.ID, e.Service.Meta)
 		in := Instance{
-			Service: Service{ID: e.Service.ID, Name: e.Service.Service, Address: e.Service.Address, Port: e.Service.Port, Meta: e.Service.Meta},
+			Service: Service{ID: id, Name: e.Service.Service, Address: e.Service.Address, Port: e.Service.Port, Meta: meta},
 			Node:    e.Node.Node,
+			Cluster: cluster,
 			Passing: passes(e.Checks),
 			Beating: passes(slices.DeleteFunc(slices.Clone(e.Checks), func(c *capi.HealthCheck) bool { return c.ServiceID == "" })),
 		}
@@ -141,10 +153,46 @@ func (c *consul) WatchServices(ctx context.Context, name string, index uint64) (
 		instances = append(instances, in)
 	}
 	slices.SortFunc(instances, func(a, b Instance) int {
-		if a.ID != b.ID {
-			return strings.Compare(a.ID, b.ID)
-		}
-		return strings.Compare(a.Node, b.Node)
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Node, b.Node))
 	})
-	return instances, nextIndex(index, meta.LastIndex), nil
+	return instances
+}
+
+// Neighbours implements Store.
+func (c *consul) Neighbours(ctx context.Context, service string) (Neighbours, error) {
+	ctx, cancel := c.bound(ctx, callTimeout)
+	defer cancel()
+	found, _, err := c.calls.Health().Service(service, "", false, consistent(ctx))
+	if err != nil {
+		return Neighbours{}, readError(ctx, err)
+	}
+	n := Neighbours{IDs: map[string]string{}, Instances: ofOthers(instancesIn(found), c.cfg.Cluster)}
+	roots, _, err := c.calls.KV().Keys(rootOfAll, "/", consistent(ctx))
+	if err != nil && !isForbidden(err) {
+		return Neighbours{}, readError(ctx, err)
+	}
+	for _, root := range roots {
+		name, folder := strings.CutSuffix(strings.TrimPrefix(root, rootOfAll), "/")
+		if !folder || name == c.cfg.Cluster {
+			continue
+		}
+		pair, _, err := c.calls.KV().Get(root+KeyClusterID, consistent(ctx))
+		if err != nil && !isForbidden(err) {
+			return Neighbours{}, readError(ctx, err)
+		}
+		if err != nil || pair == nil {
+			continue
+		}
+		if id, err := Decode[ClusterID](c.entry(pair)); err == nil && id.ID != "" {
+			n.IDs[name] = id.ID
+		}
+	}
+	return n, nil
+}
+
+// isForbidden: the ACL token may not read that. Tokens of one cluster need not
+// be good for another's keys.
+func isForbidden(err error) bool {
+	var status *statusError
+	return errors.As(err, &status) && status.Code == http.StatusForbidden
 }

@@ -372,16 +372,16 @@ func TestConsulRegistersAgain(t *testing.T) {
 			}
 		}
 	}
-	await("/v1/agent/service/register", `"ID":"a-1"`, `"Status":"passing"`, `"TTL":"1s"`, `"Meta":{"k":"v"}`, `"DeregisterCriticalServiceAfter":"30m0s"`)
-	await("/v1/agent/check/update/service:a-1", `"passing"`)
+	await("/v1/agent/service/register", `"ID":"a-1@main"`, `"Tags":["main"]`, `"Status":"passing"`, `"TTL":"1s"`, `"Meta":{"k":"v","sidestream-cluster":"main"}`, `"DeregisterCriticalServiceAfter":"30m0s"`)
+	await("/v1/agent/check/update/service:a-1@main", `"passing"`)
 	f.does(record(404))
-	await("/v1/agent/service/register", `"ID":"a-1"`)
+	await("/v1/agent/service/register", `"ID":"a-1@main"`)
 	f.does(record(404))
-	await("/v1/agent/service/register", `"ID":"a-1"`)
+	await("/v1/agent/service/register", `"ID":"a-1@main"`)
 	if err := r.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await("/v1/agent/service/deregister/a-1")
+	await("/v1/agent/service/deregister/a-1@main")
 }
 
 // A process that came back after a crash was suspected at once: Consul's agent

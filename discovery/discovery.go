@@ -101,13 +101,23 @@ type Store interface {
 	// Register makes a service visible with a TTL check beaten each second,
 	// and registers again when the registry forgot it, until Deregister.
 	Register(ctx context.Context, s Service) (Registration, error)
-	// WatchServices is Watch for the instances of a service, passing or not.
+	// WatchServices is Watch for the instances of a service, passing or not,
+	// without those that another cluster registered. Ids are the registrant's
+	// own, whatever the registry calls them.
 	WatchServices(ctx context.Context, name string, index uint64) ([]Instance, uint64, error)
 
 	// Clock asks what time it is by the clock of another machine, to the second
 	// and up to the call's own duration late. ErrNoClock where the store runs on
 	// this machine, whose clock it then has.
 	Clock(ctx context.Context) (time.Time, error)
+
+	// Cluster is the name of the cluster whose store this is. The keys and the
+	// services of others that share the registry are not to be seen, except by
+	// Neighbours.
+	Cluster() string
+	// Neighbours tells which other clusters share the registry, and which
+	// instances of a service they registered.
+	Neighbours(ctx context.Context, service string) (Neighbours, error)
 
 	// Close stops everything that the store runs (renewals and beats
 	// included, without destroying sessions) and waits for it.
@@ -160,8 +170,9 @@ type Service struct {
 type Instance struct {
 	Service
 	Node    string
-	Passing bool // its own check and its node's are both passing (or warning)
-	Beating bool // its own check is, whatever its node's says
+	Cluster string // name of the cluster that registered it; "": it does not say, as nobody's but Sidestream's does, nor that of an older version
+	Passing bool   // its own check and its node's are both passing (or warning)
+	Beating bool   // its own check is, whatever its node's says
 }
 
 // Registration keeps one service alive in the registry.

@@ -96,6 +96,6 @@ func sameEntries(a, b []Entry) bool {
 func sameInstances(a, b []Instance) bool {
 	return slices.EqualFunc(a, b, func(x, y Instance) bool {
 		return x.ID == y.ID && x.Name == y.Name && x.Address == y.Address && x.Port == y.Port &&
-			x.Node == y.Node && x.Passing == y.Passing && x.Beating == y.Beating && maps.Equal(x.Meta, y.Meta)
+			x.Node == y.Node && x.Cluster == y.Cluster && x.Passing == y.Passing && x.Beating == y.Beating && maps.Equal(x.Meta, y.Meta)
 	})
 }

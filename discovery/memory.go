@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -30,7 +31,9 @@ type MemoryOptions struct {
 	// CheckTTL is that of the services' checks, 3 s by default; one that is
 	// not beaten turns critical after exactly this.
 	CheckTTL time.Duration
-	Logger   *zap.Logger // nil: none
+	// Cluster is the name of the cluster, main by default; see [Memory.ClientOf].
+	Cluster string
+	Logger  *zap.Logger // nil: none
 }
 
 // Memory is the store of a single process, for `sidestream dev` and for tests.
@@ -46,18 +49,26 @@ type Memory struct {
 
 	file *reservedFile // of the snapshot, used by the saver alone; nil: none
 
-	mu       sync.Mutex // guards all below
-	kv       *kv
-	kvFeed   *feed
+	mu       sync.Mutex           // guards all below
+	own      *keySpace            // of opt.Cluster: what the snapshot keeps
+	spaces   map[string]*keySpace // by cluster, own among them
 	svcFeed  *feed
 	sessions map[string]*memorySession
-	services map[string]*memoryService
+	services map[string]*memoryService // by RegisteredID
 	clients  map[*MemoryClient]struct{}
 	down     bool
 	closed   bool
 	lose     int // replies to commits still to be lost
 	saver    saverState
 }
+
+// keySpace is what lies under the root of one cluster.
+type keySpace struct {
+	kv   *kv
+	feed *feed
+}
+
+func newKeySpace(kv *kv) *keySpace { return &keySpace{kv: kv, feed: newFeed(kv.index)} }
 
 type memorySession struct {
 	name    string
@@ -66,6 +77,7 @@ type memorySession struct {
 
 type memoryService struct {
 	Service
+	cluster string
 	passing bool
 	expires time.Time // of the check
 }
@@ -83,12 +95,15 @@ func NewMemory(opt MemoryOptions) (*Memory, error) {
 	if opt.SessionTTL < 0 || opt.CheckTTL < 0 {
 		return nil, fmt.Errorf("memory store: session TTL %s, check TTL %s: use positive durations", opt.SessionTTL, opt.CheckTTL)
 	}
+	if opt.Cluster == "" {
+		opt.Cluster = DefaultConsulConfig().Cluster
+	}
 	if opt.Logger == nil {
 		opt.Logger = zap.NewNop()
 	}
 	m := &Memory{
 		opt: opt, log: opt.Logger, bg: newKeepers(), new: make(chan struct{}, 1),
-		kv:       newKV(),
+		own:      newKeySpace(newKV()),
 		sessions: map[string]*memorySession{}, services: map[string]*memoryService{},
 		clients: map[*MemoryClient]struct{}{},
 		saver:   newSaverState(),
@@ -98,14 +113,14 @@ func NewMemory(opt MemoryOptions) (*Memory, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.kv = loaded
+		m.own = newKeySpace(loaded)
 		// Without the reservation all works while there is room.
 		if m.file, err = openReserved(opt.SnapshotPath); err != nil {
 			m.log.Warn("topics cannot be changed if the disk stays full", zap.Error(err))
 		}
 		m.bg.start(m.runSaver)
 	}
-	m.kvFeed, m.svcFeed = newFeed(m.kv.index), newFeed(m.kv.index)
+	m.spaces, m.svcFeed = map[string]*keySpace{opt.Cluster: m.own}, newFeed(m.own.kv.index)
 	m.MemoryClient = m.Client()
 	m.bg.start(m.runExpirer)
 	return m, nil
@@ -113,10 +128,18 @@ func NewMemory(opt MemoryOptions) (*Memory, error) {
 
 // Client is another client of the same store, as another process would be.
 // Closing it leaves its sessions and services to expire.
-func (m *Memory) Client() *MemoryClient {
-	c := &MemoryClient{m: m, keep: newKeepers()}
+func (m *Memory) Client() *MemoryClient { return m.ClientOf(m.opt.Cluster) }
+
+// ClientOf is a client of another cluster in the same store: it has keys of its
+// own, as under another root in Consul, which no snapshot keeps; services are in
+// one registry, and sessions are the store's.
+func (m *Memory) ClientOf(cluster string) *MemoryClient {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.spaces[cluster] == nil {
+		m.spaces[cluster] = newKeySpace(newKV())
+	}
+	c := &MemoryClient{m: m, cluster: cluster, space: m.spaces[cluster], keep: newKeepers()}
 	m.clients[c] = struct{}{}
 	return c
 }
@@ -129,8 +152,7 @@ func (m *Memory) Close() error {
 	clients := m.clients
 	m.clients = map[*MemoryClient]struct{}{}
 	all := func(*waiter) bool { return true }
-	m.kvFeed.wake(all)
-	m.svcFeed.wake(all)
+	m.wake(all)
 	m.mu.Unlock()
 	for c := range clients {
 		c.keep.close()
@@ -153,9 +175,7 @@ func (m *Memory) SetDown(down bool) {
 	}
 	m.down = down
 	if down {
-		all := func(*waiter) bool { return true }
-		m.kvFeed.wake(all)
-		m.svcFeed.wake(all)
+		m.wake(func(*waiter) bool { return true })
 		return
 	}
 	now := time.Now()
@@ -166,6 +186,14 @@ func (m *Memory) SetDown(down bool) {
 		s.expires = now.Add(m.opt.CheckTTL)
 	}
 	m.kick()
+}
+
+// wake ends the watches that match. Call with mu held.
+func (m *Memory) wake(match func(*waiter) bool) {
+	for _, s := range m.spaces {
+		s.feed.wake(match)
+	}
+	m.svcFeed.wake(match)
 }
 
 // LoseReplies makes the next n commits apply (or conflict, unseen) and return
@@ -181,11 +209,13 @@ func (m *Memory) LoseReplies(n int) {
 func (m *Memory) Wipe() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kv = newKV()
 	m.sessions = map[string]*memorySession{}
 	m.services = map[string]*memoryService{}
-	m.kvFeed.restart(m.kv.index)
-	m.svcFeed.restart(m.kv.index)
+	for _, s := range m.spaces {
+		s.kv = newKV()
+		s.feed.restart(s.kv.index)
+	}
+	m.svcFeed.restart(m.own.kv.index)
 	m.saver.dirty++
 	m.kickSaver()
 }
@@ -196,36 +226,40 @@ func (m *Memory) endSession(id string) {
 		return
 	}
 	delete(m.sessions, id)
-	held := m.kv.heldBy(id)
-	if len(held) == 0 {
-		return
-	}
-	m.kv.index++
-	for _, key := range held {
-		m.kv.remove(key)
-		m.kvFeed.publish(m.kv.index, key)
+	for _, s := range m.spaces {
+		held := s.kv.heldBy(id)
+		if len(held) == 0 {
+			continue
+		}
+		s.kv.index++
+		for _, key := range held {
+			s.kv.remove(key)
+			s.feed.publish(s.kv.index, key)
+		}
 	}
 }
 
 // publishService tells watchers of a service. Call with mu held.
 func (m *Memory) publishService(name string) {
-	m.kv.index++
-	m.svcFeed.publish(m.kv.index, servicePrefix(name))
+	m.own.kv.index++
+	m.svcFeed.publish(m.own.kv.index, servicePrefix(name))
 }
 
 // servicePrefix is the name in the feed of services: no name is the other's
 // prefix then.
 func servicePrefix(name string) string { return name + "\x00" }
 
-// instances lists a service's, sorted by id. Call with mu held.
+// instances lists a service's, of all clusters, sorted by id. Call with mu held.
 func (m *Memory) instances(name string) []Instance {
 	var found []Instance
 	for _, s := range m.services {
 		if s.Name == name {
-			found = append(found, Instance{Service: s.clone(), Node: "memory", Passing: s.passing, Beating: s.passing})
+			found = append(found, Instance{Service: s.clone(), Node: "memory", Cluster: s.cluster, Passing: s.passing, Beating: s.passing})
 		}
 	}
-	slices.SortFunc(found, func(a, b Instance) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(found, func(a, b Instance) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Cluster, b.Cluster))
+	})
 	return found
 }
 

@@ -9,8 +9,10 @@ import (
 
 // MemoryClient is one client of a memory store.
 type MemoryClient struct {
-	m    *Memory
-	keep *keepers // renewals and beats of this client
+	m       *Memory
+	cluster string
+	space   *keySpace
+	keep    *keepers // renewals and beats of this client
 
 	cut, frozen, closed bool // guarded by m.mu
 }
@@ -30,9 +32,7 @@ func (c *MemoryClient) SetCut(cut bool) {
 
 // wakeOwn ends this client's watches. Call with m.mu held.
 func (c *MemoryClient) wakeOwn() {
-	own := func(w *waiter) bool { return w.client == c }
-	c.m.kvFeed.wake(own)
-	c.m.svcFeed.wake(own)
+	c.m.wake(func(w *waiter) bool { return w.client == c })
 }
 
 // FreezeRenewals fails this client's renewals and beats, and nothing else.
@@ -76,7 +76,7 @@ func (c *MemoryClient) Get(ctx context.Context, key string) (Entry, error) {
 	if err := c.reach(ctx); err != nil {
 		return Entry{}, err
 	}
-	it, ok := c.m.kv.items[key]
+	it, ok := c.space.kv.items[key]
 	if !ok {
 		return Entry{}, fmt.Errorf("%w: %q", ErrNotFound, key)
 	}
@@ -90,7 +90,7 @@ func (c *MemoryClient) List(ctx context.Context, prefix string) ([]Entry, error)
 	if err := c.reach(ctx); err != nil {
 		return nil, err
 	}
-	return c.m.kv.under(prefix), nil
+	return c.space.kv.under(prefix), nil
 }
 
 // Commit implements Store.
@@ -113,19 +113,19 @@ func (c *MemoryClient) Commit(ctx context.Context, ops ...Op) ([]Entry, error) {
 
 // commit applies the ops; save names the snapshot to wait for, 0 for none.
 func (c *MemoryClient) commit(ctx context.Context, ops []Op) (written []Entry, save uint64, err error) {
-	m := c.m
+	m, s := c.m, c.space
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := c.reach(ctx); err != nil {
 		return nil, 0, err
 	}
-	written, changes, err := m.kv.apply(ops, func(id string) bool { return m.sessions[id] != nil })
+	written, changes, err := s.kv.apply(ops, func(id string) bool { return m.sessions[id] != nil })
 	durable := false
 	for key, ch := range changes {
-		m.kvFeed.publish(m.kv.index, key)
+		s.feed.publish(s.kv.index, key)
 		durable = durable || ch.durable()
 	}
-	if m.opt.SnapshotPath != "" && (durable || m.kv.index > m.saver.reserved) {
+	if m.opt.SnapshotPath != "" && s == m.own && (durable || s.kv.index > m.saver.reserved) {
 		m.saver.dirty++
 		save = m.saver.dirty
 		m.kickSaver()
@@ -139,26 +139,52 @@ func (c *MemoryClient) commit(ctx context.Context, ops []Op) (written []Entry, s
 
 // Watch implements Store.
 func (c *MemoryClient) Watch(ctx context.Context, prefix string, index uint64) ([]Entry, uint64, error) {
-	return watchFeed(ctx, c, c.m.kvFeed, prefix, index, func() []Entry { return c.m.kv.under(prefix) })
+	return watchFeed(ctx, c, c.space, c.space.feed, prefix, index, func() []Entry { return c.space.kv.under(prefix) })
 }
 
 // WatchServices implements Store.
 func (c *MemoryClient) WatchServices(ctx context.Context, name string, index uint64) ([]Instance, uint64, error) {
-	return watchFeed(ctx, c, c.m.svcFeed, servicePrefix(name), index, func() []Instance { return c.m.instances(name) })
+	return watchFeed(ctx, c, c.m.own, c.m.svcFeed, servicePrefix(name), index, func() []Instance {
+		return ofCluster(c.m.instances(name), c.cluster)
+	})
 }
 
 // Clock implements Store: the process has the machine's clock.
 func (c *MemoryClient) Clock(context.Context) (time.Time, error) { return time.Time{}, ErrNoClock }
 
-// watchFeed blocks until the feed has news under prefix; read runs with m.mu held.
-func watchFeed[T any](ctx context.Context, c *MemoryClient, f *feed, prefix string, index uint64, read func() []T) ([]T, uint64, error) {
+// Cluster implements Store.
+func (c *MemoryClient) Cluster() string { return c.cluster }
+
+// Neighbours implements Store.
+func (c *MemoryClient) Neighbours(ctx context.Context, service string) (Neighbours, error) {
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	if err := c.reach(ctx); err != nil {
+		return Neighbours{}, err
+	}
+	n := Neighbours{IDs: map[string]string{}, Instances: ofOthers(c.m.instances(service), c.cluster)}
+	for name, s := range c.m.spaces {
+		it, ok := s.kv.items[KeyClusterID]
+		if s == c.space || !ok {
+			continue
+		}
+		if id, err := Decode[ClusterID](it.entry(KeyClusterID)); err == nil && id.ID != "" {
+			n.IDs[name] = id.ID
+		}
+	}
+	return n, nil
+}
+
+// watchFeed blocks until the feed, whose index is the key space's, has news under
+// prefix; read runs with m.mu held.
+func watchFeed[T any](ctx context.Context, c *MemoryClient, s *keySpace, f *feed, prefix string, index uint64, read func() []T) ([]T, uint64, error) {
 	m := c.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := c.reach(ctx); err != nil {
 		return nil, 0, err
 	}
-	if index != 0 && index <= m.kv.index && !f.changedSince(prefix, index) {
+	if index != 0 && index <= s.kv.index && !f.changedSince(prefix, index) {
 		w := f.wait(prefix, c)
 		m.mu.Unlock()
 		timer := time.NewTimer(MaxWait)
@@ -174,7 +200,7 @@ func watchFeed[T any](ctx context.Context, c *MemoryClient, f *feed, prefix stri
 			return nil, 0, err
 		}
 	}
-	return read(), m.kv.index, nil
+	return read(), s.kv.index, nil
 }
 
 // NewSession implements Store.
@@ -255,7 +281,7 @@ func (c *MemoryClient) register(ctx context.Context, s Service) error {
 	if err := c.reach(ctx); err != nil {
 		return err
 	}
-	c.m.services[s.ID] = &memoryService{Service: s, passing: true, expires: time.Now().Add(c.m.opt.CheckTTL)}
+	c.m.services[RegisteredID(c.cluster, s.ID)] = &memoryService{Service: s, cluster: c.cluster, passing: true, expires: time.Now().Add(c.m.opt.CheckTTL)}
 	c.m.publishService(s.Name)
 	c.m.kick()
 	return nil
@@ -270,7 +296,7 @@ func (c *MemoryClient) beat(ctx context.Context, id string) error {
 	if c.frozen {
 		return ErrUnavailable
 	}
-	s := c.m.services[id]
+	s := c.m.services[RegisteredID(c.cluster, id)]
 	if s == nil {
 		return errForgotten
 	}
@@ -289,8 +315,8 @@ func (c *MemoryClient) deregister(ctx context.Context, s Service) error {
 	if err := c.reach(ctx); err != nil {
 		return err
 	}
-	if _, ok := c.m.services[s.ID]; ok {
-		delete(c.m.services, s.ID)
+	if id := RegisteredID(c.cluster, s.ID); c.m.services[id] != nil {
+		delete(c.m.services, id)
 		c.m.publishService(s.Name)
 	}
 	return nil

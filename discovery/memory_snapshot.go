@@ -88,9 +88,9 @@ func (m *Memory) runSaver(ctx context.Context) {
 func (m *Memory) save() {
 	m.mu.Lock()
 	number := m.saver.dirty
-	snap := snapshot{Format: 1, Index: m.kv.index + snapshotReserve}
-	for _, key := range m.kv.keys {
-		if it := m.kv.items[key]; it.session == "" {
+	snap := snapshot{Format: 1, Index: m.own.kv.index + snapshotReserve}
+	for _, key := range m.own.kv.keys {
+		if it := m.own.kv.items[key]; it.session == "" {
 			snap.Keys = append(snap.Keys, snapshotEntry{Key: key, Value: it.value, Version: it.version, Created: it.created})
 		}
 	}

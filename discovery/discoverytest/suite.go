@@ -16,6 +16,9 @@ type Harness struct {
 	// Open makes one more client of the store, as another process would. The
 	// suite closes it; its sessions and services are left to expire then.
 	Open func(t *testing.T) discovery.Store
+	// OpenOther makes a client of another cluster in the same store, whose name
+	// begins with that of Open's.
+	OpenOther func(t *testing.T) discovery.Store
 	// SessionTTL and CheckTTL are those of the store. Tests wait for them: keep
 	// them about a second.
 	SessionTTL, CheckTTL time.Duration
@@ -72,6 +75,7 @@ func Run(t *testing.T, newStore, newOwn func(t *testing.T) Harness) {
 		{"ServiceTurnsCritical", testServiceTurnsCritical},
 		{"ServiceAgainAfterDeregister", testServiceAgain},
 		{"Suspects", testSuspects},
+		{"Clusters", testClusters},
 	}
 	// The group ends when its parallel tests have.
 	t.Run("shared", func(t *testing.T) {

@@ -21,6 +21,7 @@ func TestMemory(t *testing.T) {
 		t.Cleanup(func() { m.Close() })
 		return discoverytest.Harness{
 			Open:       func(*testing.T) discovery.Store { return m.Client() },
+			OpenOther:  func(*testing.T) discovery.Store { return m.ClientOf("main2") },
 			SessionTTL: time.Second, CheckTTL: time.Second,
 			Down: func(*testing.T) func() {
 				m.SetDown(true)
@@ -36,14 +37,18 @@ func TestConsul(t *testing.T) {
 	consul := discoverytest.Start(t, "")
 	newStore := func(t *testing.T) discoverytest.Harness {
 		cfg := consul.Config("test-" + discovery.NewUUID())
+		open := func(t *testing.T, cfg discovery.ConsulConfig) discovery.Store {
+			s, err := discovery.NewConsul(cfg, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		other := cfg
+		other.Cluster += "2"
 		return discoverytest.Harness{
-			Open: func(t *testing.T) discovery.Store {
-				s, err := discovery.NewConsul(cfg, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s
-			},
+			Open:       func(t *testing.T) discovery.Store { return open(t, cfg) },
+			OpenOther:  func(t *testing.T) discovery.Store { return open(t, other) },
 			SessionTTL: cfg.SessionTTL, CheckTTL: cfg.CheckTTL,
 			Down: func(*testing.T) func() {
 				consul.Kill()

@@ -74,11 +74,11 @@ func TestALostSessionIsNoCopy(t *testing.T) {
 	core, logs := observer.New(zap.ErrorLevel)
 	store := newStore(t)
 	ctx := t.Context()
-	earlier := newPresence(store, zap.NewNop(), "a", "nonce", "127.0.0.1:1")
+	earlier := newPresence(store, zap.NewNop(), &discovery.Identity{ID: "a", Nonce: "nonce"}, "127.0.0.1:1")
 	if err := earlier.appear(ctx); err != nil { // and it was killed
 		t.Fatal(err)
 	}
-	p := newPresence(store, zap.New(core), "a", "nonce", "127.0.0.1:2")
+	p := newPresence(store, zap.New(core), &discovery.Identity{ID: "a", Nonce: "nonce"}, "127.0.0.1:2")
 	for range 3 {
 		if err := p.appear(ctx); err != nil {
 			t.Fatal(err)

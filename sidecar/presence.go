@@ -32,6 +32,7 @@ type presence struct {
 	process string // of this process alone
 	address string // host:port
 	service string // ID of the registration
+	home    *home
 
 	// mu guards what follows; it is never held across I/O.
 	mu           sync.Mutex
@@ -45,9 +46,9 @@ type presence struct {
 	failures     int       // since then
 }
 
-func newPresence(store discovery.Store, log *zap.Logger, id, nonce, address string) *presence {
-	return &presence{store: store, log: log, id: id, nonce: nonce, process: discovery.NewNonce(), address: address,
-		service: discovery.ServiceSidecar + "-" + id, live: 1, trouble: "not reached yet"}
+func newPresence(store discovery.Store, log *zap.Logger, id *discovery.Identity, address string) *presence {
+	return &presence{store: store, log: log, id: id.ID, nonce: id.Nonce, process: discovery.NewNonce(), address: address,
+		service: discovery.ServiceSidecar + "-" + id.ID, home: newHome(id), live: 1, trouble: "not reached yet"}
 }
 
 // Session is the present one, nil while there is none.
@@ -62,6 +63,13 @@ func (p *presence) Registration() discovery.Registration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.registration
+}
+
+// wasHeld says whether the key was ours in this process's life.
+func (p *presence) wasHeld() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
 }
 
 // liveSidecars is how many there are, as last counted.
@@ -109,6 +117,9 @@ func (p *presence) run(ctx context.Context) error {
 		if errors.Is(err, discovery.ErrIDTaken) {
 			return fmt.Errorf("id: %q: %w", p.id, err)
 		}
+		if first := !p.wasHeld(); first && (errors.Is(err, errElsewhere) || errors.Is(err, errTwin)) {
+			return err
+		}
 		if err != nil {
 			if errors.Is(err, errCopy) {
 				p.usable() // nothing is amiss with the store
@@ -126,7 +137,7 @@ func (p *presence) run(ctx context.Context) error {
 		backoff = 100 * time.Millisecond
 		p.usable()
 		p.count(ctx)
-		session := p.Session()
+		session, known := p.Session(), p.home.known()
 		for lost := false; !lost; {
 			select {
 			case <-session.Lost():
@@ -135,7 +146,11 @@ func (p *presence) run(ctx context.Context) error {
 				p.session, p.trouble = nil, "the session was lost and is being made anew"
 				p.mu.Unlock()
 				lost = true
+			case <-known:
+				known = nil
+				p.home.keep(p.log)
 			case <-count.C:
+				p.home.keep(p.log) // again, where it could not be written
 				p.count(ctx)
 			case <-ctx.Done():
 				return nil
@@ -174,6 +189,9 @@ func (p *presence) usable() {
 func (p *presence) appear(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
+	if err := p.home.settle(ctx, p.store, p.service); err != nil {
+		return err
+	}
 	if p.Registration() == nil {
 		host, port, err := net.SplitHostPort(p.address)
 		if err != nil {
@@ -184,7 +202,7 @@ func (p *presence) appear(ctx context.Context) error {
 			return err
 		}
 		r, err := p.store.Register(ctx, discovery.Service{ID: p.service, Name: discovery.ServiceSidecar, Address: host, Port: n,
-			Meta: map[string]string{"id": p.id, "version": Version}})
+			Meta: map[string]string{"id": p.id, "version": Version, discovery.MetaNonce: p.nonce}})
 		if err != nil {
 			return fmt.Errorf("registering: %w", err)
 		}

@@ -141,10 +141,14 @@ func (s *Sidecar) open(bound string) (err error) {
 	if address == "" {
 		address = bound
 	}
-	s.presence = newPresence(s.store, s.log.Named("presence"), s.id.ID, s.id.Nonce, address)
+	s.presence = newPresence(s.store, s.log.Named("presence"), s.id, address)
 
 	if s.up, err = upstream.New(s.cfg.Kafka, s.store, s.log.Named("upstream")); err != nil {
 		return err
+	}
+	if s.cfg.Kafka.Ours() {
+		s.up.Pin(s.id.ClusterID)
+		s.presence.home.up = s.up
 	}
 	s.publisher, err = publish.New(s.cfg.Publish, s.up, publish.Deps{
 		Logger: s.log.Named("publish"), Registerer: s.registry, AutoCreate: s.cfg.AutoCreateTopics,

@@ -38,6 +38,8 @@ type Status struct {
 
 // StoreStatus is how this sidecar stands with the coordination store.
 type StoreStatus struct {
+	Cluster   string `json:"cluster"`              // consul.cluster
+	ClusterID string `json:"cluster_id,omitempty"` // whose brokers are expected; absent while it is not known, and with brokers that are not Sidestream's
 	Session   string `json:"session,omitempty"`
 	Ownership string `json:"ownership"` // proven, unproven, lost, or none
 	Sidecars  int    `json:"sidecars"`  // live ones, as last counted
@@ -79,7 +81,7 @@ func (s *Sidecar) status() any {
 	causes, ready := s.causes()
 	st := Status{
 		ID: s.id.ID, Version: Version, Address: s.Addr(), Uptime: time.Since(s.begun).Round(time.Second).String(),
-		Ready: ready, Causes: causes, Store: StoreStatus{Ownership: "none", Sidecars: s.presence.liveSidecars()},
+		Ready: ready, Causes: causes, Store: StoreStatus{Cluster: s.store.Cluster(), ClusterID: s.up.ClusterID(), Ownership: "none", Sidecars: s.presence.liveSidecars()},
 		Brokers: BrokersStatus{Seeds: s.up.Seeds()}, Publish: PublishStatus{Buffered: s.publisher.Buffered(), Limits: limitsStatus(s.limited.Limits())},
 		Spool:       s.spool.Status(),
 		Idempotency: s.keys.Status(), Consume: s.consumer.Status(), Config: s.reloads.get(), Outage: s.outages.status(), SetAside: s.local.SetAside(), DataDir: s.cfg.DataDir, Unix: s.cfg.ListenUnix,

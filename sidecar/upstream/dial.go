@@ -16,15 +16,16 @@ import (
 )
 
 // baseOptions are the options of every client.
-func baseOptions(cfg Config, log *zap.Logger, noted *dials) ([]kgo.Opt, error) {
-	dial, err := dialler(cfg, noted)
+func (u *Upstream) baseOptions() ([]kgo.Opt, error) {
+	cfg, log := u.cfg, u.log
+	dial, err := dialler(cfg, &u.dials)
 	if err != nil {
 		return nil, err
 	}
 	opts := []kgo.Opt{
 		kgo.ClientID(cfg.ClientID),
 		kgo.SoftwareNameAndVersion("sidestream", "dev"),
-		kgo.Dialer(dial),
+		kgo.Dialer(u.verified(dial)),
 		kgo.DisableClientMetrics(),
 		kgo.WithLogger(clientLog{log.Named("kafka")}),
 	}

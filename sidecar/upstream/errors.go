@@ -32,12 +32,26 @@ func (u *Upstream) unreachable(err error) *api.Error {
 		return unavailable("the brokers refuse the login (kafka.sasl): " + err.Error())
 	}
 	switch {
+	case errors.Is(err, errNoBroker) && u.cfg.Ours():
+		return unavailable(u.noneRegistered())
 	case errors.Is(err, errNoBroker):
 		return unavailable(fmt.Sprintf("no broker is registered as service %q", u.cfg.Service))
 	case len(u.cfg.Bootstrap) > 0:
 		return unavailable(fmt.Sprintf("no broker answered (bootstrap %v): %v", u.cfg.Bootstrap, err))
 	}
 	return unavailable(fmt.Sprintf("no broker of service %q answered: %v", u.cfg.Service, err))
+}
+
+// noneRegistered says that no broker of our cluster is registered, and how many
+// are that might be.
+func (u *Upstream) noneRegistered() string {
+	text := fmt.Sprintf("no broker of consul.cluster %q is registered as service %q", u.store.Cluster(), u.cfg.Service)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.hidden > 0 {
+		text += fmt.Sprintf("; %d of an older version are, which do not say the name of their cluster and are not known to be of this one", u.hidden)
+	}
+	return text
 }
 
 // topicError is what the error code of a topic in an answer means; nil for none.

@@ -42,6 +42,14 @@ func (u *Upstream) followBrokers() {
 	look := &lookUps{Store: u.store, log: u.log.With(zap.String("service", u.cfg.Service))}
 	// It returns only when Close ends the context.
 	_ = discovery.FollowServices(u.ctx, look, u.cfg.Service, func(instances []discovery.Instance) {
+		hidden := 0
+		if u.cfg.Ours() {
+			u.learnCluster(instances)
+			instances, hidden = admitted(instances, u.ClusterID())
+		}
+		u.mu.Lock()
+		u.hidden = hidden
+		u.mu.Unlock()
 		u.setSeeds(seedsOf(instances))
 	})
 }

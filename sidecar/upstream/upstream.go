@@ -36,6 +36,7 @@ type Upstream struct {
 
 	flights singleflight.Group
 	dials   dials
+	known   chan struct{} // closed when clusterID is known
 
 	// mu guards what follows; it is never held across I/O.
 	mu      sync.Mutex
@@ -43,6 +44,10 @@ type Upstream struct {
 	seeds   []string
 	clients []*kgo.Client // those that Client made; closed ones are dropped at the next change
 	topics  map[string]cached
+
+	clusterID string          // whose brokers are expected, see cluster.go
+	hidden    int             // registered brokers that are not known to be of it
+	strangers map[string]bool // addresses of others' brokers that were told of
 }
 
 // New prepares clients; it does not wait for any broker. With cfg.Bootstrap
@@ -57,12 +62,15 @@ func New(cfg Config, store discovery.Store, log *zap.Logger) (*Upstream, error) 
 	if len(cfg.Bootstrap) == 0 && store == nil {
 		return nil, fmt.Errorf("kafka.bootstrap: is empty and there is no discovery store to look up service %q", cfg.Service)
 	}
-	u := &Upstream{cfg: cfg, store: store, log: log, topics: map[string]cached{}, unpacking: NewUnpacking(cfg.MaxUnpackedBytes, cfg.UnpackMemory)}
+	u := &Upstream{
+		cfg: cfg, store: store, log: log, topics: map[string]cached{}, unpacking: NewUnpacking(cfg.MaxUnpackedBytes, cfg.UnpackMemory),
+		known: make(chan struct{}), strangers: map[string]bool{},
+	}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
 	u.seeds = slices.Clone(cfg.Bootstrap)
 
 	var err error
-	if u.base, err = baseOptions(cfg, log, &u.dials); err != nil {
+	if u.base, err = u.baseOptions(); err != nil {
 		u.cancel()
 		return nil, err
 	}

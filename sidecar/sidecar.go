@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"sidestream/discovery"
+	"sidestream/discovery/clock"
 	"sidestream/sidecar/api"
 	"sidestream/sidecar/idempotency"
 	"sidestream/sidecar/limit"
@@ -39,6 +40,7 @@ type Sidecar struct {
 	drain chan struct{} // closed by POST /drain
 
 	id           *discovery.Identity
+	clock        *clock.Clock // the data folder's own time
 	registry     *prometheus.Registry
 	presence     *presence
 	up           *upstream.Upstream
@@ -134,6 +136,7 @@ func (s *Sidecar) open(bound string) (err error) {
 	s.registry = prometheus.NewRegistry()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
+	s.clock = s.openClock()
 	if s.reloads, err = newReloads(s.registry); err != nil {
 		return fmt.Errorf("metrics of reloads: %w", err)
 	}
@@ -251,6 +254,7 @@ func (s *Sidecar) serve(ctx context.Context, listeners []net.Listener) error {
 		}
 	})
 	wg.Go(func() { s.outages.run(run, s.up, s.consumer.Away) })
+	wg.Go(func() { _ = s.clock.Run(run) }) // its only return is nil
 	s.consumer.Start()
 	s.spool.Start()
 	for _, l := range listeners {

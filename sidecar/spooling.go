@@ -6,6 +6,9 @@ import (
 	"sidestream/sidecar/spool"
 )
 
+// spoolDir is the spool's folder in the data folder.
+const spoolDir = "spool"
+
 // openSpool opens the spool in the data folder, before the publisher.
 func (s *Sidecar) openSpool() (*spool.Spool, error) {
 	cfg := s.cfg.Spool
@@ -15,8 +18,8 @@ func (s *Sidecar) openSpool() (*spool.Spool, error) {
 		return nil, err
 	}
 	sp, err := spool.Open(cfg, spool.Deps{
-		Dir: filepath.Join(s.cfg.DataDir, "spool"), Next: s.publisher, Brokers: s.up, Sender: sender,
-		Logger: s.log.Named("spool"), Registerer: s.registry,
+		Dir: filepath.Join(s.cfg.DataDir, spoolDir), Next: s.publisher, Brokers: s.up, Sender: sender,
+		Logger: s.log.Named("spool"), Registerer: s.registry, Now: s.clock.Now,
 	})
 	if err != nil {
 		sender.Close()

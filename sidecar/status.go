@@ -120,6 +120,9 @@ func (s *Sidecar) causes() (causes []string, ready bool) {
 	if err := errors.Join(s.spool.Err(), s.spool.Lost()); err != nil {
 		causes = append(causes, "spool: "+err.Error())
 	}
+	if alarm := s.clock.Alarm(); alarm != "" {
+		causes = append(causes, "clock: "+alarm)
+	}
 	if err := s.keys.Err(); err != nil {
 		causes = append(causes, "data_dir: requests with an Idempotency-Key are refused until a restart: "+err.Error())
 	}

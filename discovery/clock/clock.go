@@ -110,7 +110,7 @@ func Open(o Options) *Clock {
 		o.machine = realMachine{}
 	}
 	if o.Kernel == nil {
-		o.Kernel = synchronised
+		o.Kernel = Kernel
 	}
 	c := &Clock{opt: o}
 	last, err := load(o.Dir)

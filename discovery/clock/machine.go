@@ -23,9 +23,9 @@ func (realMachine) read() reading {
 
 func (realMachine) wall(now time.Time) int64 { return now.UnixMilli() + offset() }
 
-// synchronised is what the kernel's clock says, if the kernel says that something
+// Kernel is what the kernel's clock says, if the kernel says that something
 // keeps it right (NTP, PTP).
-func synchronised() (at time.Time, ok bool) {
+func Kernel() (at time.Time, ok bool) {
 	if testSynchronised() {
 		return time.Now(), true
 	}

@@ -21,6 +21,8 @@ import (
 func (r *rig) later(d time.Duration) {
 	r.Keys.mu.Lock()
 	defer r.Keys.mu.Unlock()
+	r.journal.clock.mu.Lock()
+	defer r.journal.clock.mu.Unlock()
 	r.journal.clock.base += d
 }
 

@@ -32,7 +32,7 @@ const (
 // openJournal opens or makes the journal in a folder and calls read with every
 // note in it, oldest first, and its offset. A note that cannot be read is left
 // out and counted.
-func openJournal(fsys disk.FS, dir string, log *zap.Logger, now moment, read func(offset int64, n note)) (*journal, error) {
+func openJournal(fsys disk.FS, dir string, log *zap.Logger, folder func() time.Time, read func(offset int64, n note)) (*journal, error) {
 	l, err := commitlog.Open(fsys, dir, journalConfig(), commitlog.Options{Logger: log})
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func openJournal(fsys disk.FS, dir string, log *zap.Logger, now moment, read fun
 		}
 		offset = next
 	}
-	j.clock = newClock(last, now)
+	j.clock = newClock(last, folder)
 	return j, nil
 }
 
@@ -113,7 +113,7 @@ func (j *journal) readFrom(offset int64, read func(int64, note)) (int64, error) 
 // write returns without error.
 func (j *journal) write(n *note, sync bool) (offset int64, err error) {
 	n.at = j.clock.moment()
-	offset, _, err = j.log.Append([][]byte{encode(n)}, -1, time.Now())
+	offset, _, err = j.log.Append([][]byte{encode(n)}, -1, j.clock.folder())
 	if err != nil {
 		return 0, err
 	}

@@ -55,6 +55,10 @@ type Deps struct {
 	FS         disk.FS // nil: the machine's
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer
+	// Now is the data folder's time, by which the window goes on over a start
+	// of the machine; the zero time while it is not known. nil: the system's
+	// clock, which is believed.
+	Now func() time.Time
 
 	quiet, gone time.Duration // 0: as they are
 }

@@ -5,7 +5,7 @@ import "go.uber.org/zap"
 // load reads the journal.
 func (k *Keys) load() (err error) {
 	loaded := 0
-	k.journal, err = openJournal(k.deps.FS, k.deps.Dir, k.log, systemMoment(), func(offset int64, n note) {
+	k.journal, err = openJournal(k.deps.FS, k.deps.Dir, k.log, k.deps.Now, func(offset int64, n note) {
 		e := k.entries[n.key]
 		if e == nil && n.kind != noteIntent {
 			return // of a key that was forgotten

@@ -176,25 +176,55 @@ func TestIDsAreOfOneHostAndRequest(t *testing.T) {
 func TestTheClockOnlyGoesForward(t *testing.T) {
 	last := moment{age: time.Hour, wall: 1_000_000, up: 5000, boot: 7}
 	for name, c := range map[string]struct {
-		now  moment
-		away time.Duration
+		now   moment
+		away  time.Duration
+		known bool
 	}{
-		"same start of the machine":              {moment{wall: 1_060_000, up: 65_000, boot: 7}, time.Minute},
-		"the wall clock was set ahead meanwhile": {moment{wall: 900_000_000, up: 65_000, boot: 7}, time.Minute},
-		"the wall clock was set back meanwhile":  {moment{wall: 0, up: 65_000, boot: 7}, time.Minute},
-		"another start of the machine":           {moment{wall: 1_060_000, up: 10, boot: 8}, time.Minute},
-		"another start, and the clock went back": {moment{wall: 0, up: 10, boot: 8}, 0},
-		"what the machine does not tell":         {moment{wall: 1_060_000}, time.Minute},
+		"same start of the machine":              {moment{wall: 1_060_000, up: 65_000, boot: 7}, time.Minute, true},
+		"the wall clock was set ahead meanwhile": {moment{wall: 900_000_000, up: 65_000, boot: 7}, time.Minute, true},
+		"the time is not known":                  {moment{up: 65_000, boot: 7}, time.Minute, true},
+		"another start of the machine":           {moment{wall: 1_060_000, up: 10, boot: 8}, time.Minute, true},
+		"another start, and the clock went back": {moment{wall: 1, up: 10, boot: 8}, 0, true},
+		"another start, and nobody knows":        {moment{up: 10, boot: 8}, 0, false},
+		"what the machine does not tell":         {moment{wall: 1_060_000}, time.Minute, true},
 	} {
-		if got := newClock(last, c.now); got.base != time.Hour+c.away {
-			t.Errorf("%s: at %s, want %s", name, got.base, time.Hour+c.away)
+		if got, known := away(last, c.now); got != c.away || known != c.known {
+			t.Errorf("%s: %s away, known %v, want %s, %v", name, got, known, c.away, c.known)
 		}
 	}
-	if c := newClock(moment{}, systemMoment()); c.base != 0 || c.now() < 0 {
+	if got, known := away(moment{up: 5000, boot: 7}, moment{wall: 1_060_000, boot: 8}); got != 0 || !known {
+		t.Errorf("from when nobody knew the time: %s, %v", got, known)
+	}
+	if c := newClock(moment{}, nil); c.base != 0 || c.now() < 0 {
 		t.Errorf("a new one is at %s", c.base)
 	}
-	m := systemMoment()
+	m := systemMoment(time.Now)
 	if m.up <= 0 || m.boot == 0 {
 		t.Errorf("this machine tells %+v", m)
+	}
+}
+
+// A machine that was off for a day and starts without a clock that can be
+// believed: the window waits for one. A key was forgotten at once when the clock
+// was ahead, and its repeat written again.
+func TestTheWindowWaitsForAWitness(t *testing.T) {
+	const day = 24 * time.Hour
+	stopped := time.Now().Add(-day)
+	last := moment{age: time.Hour, wall: stopped.UnixMilli(), up: 5000, boot: 7}
+	var folder time.Time
+	c := newClock(last, func() time.Time { return folder })
+	if got := c.now(); got < time.Hour || got > time.Hour+time.Minute {
+		t.Errorf("while nobody knows it is at %s", got)
+	}
+	if m := c.moment(); m.wall != 0 {
+		t.Errorf("what nobody knows is written down as %d", m.wall)
+	}
+	folder = stopped.Add(day)
+	if got := c.now(); got < time.Hour+day || got > time.Hour+day+time.Minute {
+		t.Errorf("once it is known it is at %s", got)
+	}
+	folder = stopped.Add(100 * day)
+	if got := c.now(); got > time.Hour+day+time.Minute {
+		t.Errorf("it is at %s after a jump", got)
 	}
 }

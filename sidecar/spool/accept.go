@@ -17,7 +17,7 @@ import (
 // all of them: none is taken, except with unknown_outcome, where all, some or none
 // are. Messages without a key go to one partition after the other.
 func (s *Spool) accept(ctx context.Context, topic string, ms []publish.Message, o publish.Options, batch bool) ([]api.BatchResult, error) {
-	now := time.Now()
+	now, accepted := time.Now(), s.time()
 	if e := s.checkSizes(ms, batch); e != nil {
 		return nil, e
 	}
@@ -32,13 +32,13 @@ func (s *Spool) accept(ctx context.Context, topic string, ms []publish.Message, 
 	if err != nil {
 		return nil, s.refuse(asError(err), len(ms))
 	}
-	groups, size := s.encode(t, sorted, now)
+	groups, size := s.encode(t, sorted, accepted, now)
 	if e := s.room(size); e != nil {
 		return nil, s.refuse(e, len(ms))
 	}
 	defer s.reserved.Add(-size)
 
-	if err := s.append(groups, now); err != nil {
+	if err := s.append(groups, accepted); err != nil {
 		return nil, s.refuse(s.appendError(err), len(ms))
 	}
 	if o.Entered != nil {
@@ -168,7 +168,7 @@ type group struct {
 }
 
 // encode makes the entries of messages; size is their bytes.
-func (s *Spool) encode(t accepting, in sorted, now time.Time) (groups []group, size int64) {
+func (s *Spool) encode(t accepting, in sorted, accepted, now time.Time) (groups []group, size int64) {
 	var scratch []byte
 	for _, r := range in.runs {
 		key := laneKey{topic: t.Name, uuid: t.UUID, partition: r.partition}
@@ -187,7 +187,7 @@ func (s *Spool) encode(t accepting, in sorted, now time.Time) (groups []group, s
 				to++
 			}
 			var raw []byte
-			raw, scratch = appendEntry(make([]byte, 0, bytes+256), scratch, key, in.messages[from:to], now)
+			raw, scratch = appendEntry(make([]byte, 0, bytes+256), scratch, key, in.messages[from:to], accepted, now)
 			groups = append(groups, group{key: key, raw: raw, run: run{r.partition, from, to}, count: to - from})
 			size += int64(len(raw))
 			from = to
@@ -215,7 +215,7 @@ func (s *Spool) room(size int64) *api.Error {
 func (s *Spool) diskBytes() int64 { return s.journal.Size() + s.parkedBytes.Load() }
 
 // append puts the groups into the journal and makes the lanes know of them.
-func (s *Spool) append(groups []group, now time.Time) error {
+func (s *Spool) append(groups []group, accepted time.Time) error {
 	raws := make([][]byte, len(groups))
 	for i := range groups {
 		raws[i] = groups[i].raw
@@ -231,7 +231,7 @@ func (s *Spool) append(groups []group, now time.Time) error {
 	if err := s.keepNonces(); err != nil {
 		return err
 	}
-	base, _, err := s.journal.Append(raws, -1, now)
+	base, _, err := s.journal.Append(raws, -1, accepted)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (s *Spool) append(groups []group, now time.Time) error {
 	for i := range groups {
 		groups[i].base = base
 		base += int64(groups[i].count) + 1
-		s.register(s.laneOf(groups[i].key), groups[i].base, base, groups[i].count, now)
+		s.register(s.laneOf(groups[i].key), groups[i].base, base, groups[i].count, accepted)
 	}
 	return nil
 }

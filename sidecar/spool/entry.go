@@ -51,14 +51,15 @@ func parseAddress(topic, address []byte) (laneKey, error) {
 	return laneKey{topic: string(topic), partition: int32(p), uuid: string(address[1+n:])}, nil
 }
 
-// appendEntry appends the entry of some messages to b. The scratch is used and
-// given back.
-func appendEntry(b, scratch []byte, key laneKey, ms []publish.Message, now time.Time) (entry, scratchBack []byte) {
-	first := now.UnixMilli()
+// appendEntry appends the entry of some messages to b, accepted by the folder's
+// time; those without a timestamp get now, which is the wall clock's. The scratch
+// is used and given back.
+func appendEntry(b, scratch []byte, key laneKey, ms []publish.Message, accepted, now time.Time) (entry, scratchBack []byte) {
+	first := stampOf(accepted)
 	body := appendRecord(scratch[:0], 0, 0, []byte(key.topic), key.address(), nil)
 	latest := first
 	for i := range ms {
-		ts := first
+		ts := now.UnixMilli()
 		if !ms[i].Timestamp.IsZero() {
 			ts = ms[i].Timestamp.UnixMilli()
 		}
@@ -134,7 +135,7 @@ func parseEntry(b []byte, check bool) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	e := entry{base: h.BaseOffset, next: h.NextOffset(), accepted: time.UnixMilli(h.FirstTimestamp), size: int64(len(b)), raw: b}
+	e := entry{base: h.BaseOffset, next: h.NextOffset(), accepted: acceptedAt(h.FirstTimestamp), size: int64(len(b)), raw: b}
 	if check {
 		if err := record.CheckCRC(b, h); err != nil {
 			return e, err

@@ -16,7 +16,7 @@ func (s *Spool) expired(l *lane, e entry) (*api.Error, bool) {
 	if sent {
 		return nil, false
 	}
-	if age := time.Since(e.accepted); s.cfg.OnAge == Reject && age > s.cfg.MaxAge {
+	if age, known := s.age(e.accepted); known && s.cfg.OnAge == Reject && age > s.cfg.MaxAge {
 		return api.NewError(api.CodeSpoolFull, fmt.Sprintf("it has waited for %s in the spool, at most %s are allowed (spool.max_age)", age.Round(time.Second), s.cfg.MaxAge)), true
 	}
 	if s.cfg.OnFull == RejectOldest && s.full.Load() && s.isFirst(l) {

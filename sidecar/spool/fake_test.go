@@ -302,6 +302,8 @@ type rig struct {
 	b    *brokers
 	live *live
 	tune func(*Config) // what Open would refuse
+
+	time func() time.Time // of the folder; nil: the system's
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
@@ -322,7 +324,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 
 func (r *rig) open() {
 	r.t.Helper()
-	s, err := Open(r.cfg, Deps{FS: r.fs, Dir: "spool", Next: r.live, Brokers: r.b, Sender: r.b.sender(), Logger: logger(r.t)})
+	s, err := Open(r.cfg, Deps{FS: r.fs, Dir: "spool", Next: r.live, Brokers: r.b, Sender: r.b.sender(), Logger: logger(r.t), Now: r.time})
 	if err != nil {
 		r.t.Fatal(err)
 	}

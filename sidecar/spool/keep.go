@@ -120,8 +120,8 @@ func (s *Spool) reclaim() {
 // lookAtAge finds out whether the oldest event is too old to take more.
 func (s *Spool) lookAtAge() {
 	oldest, any := s.oldest()
-	age := time.Since(oldest)
-	if s.cfg.OnAge != Refuse || !any || age <= s.cfg.MaxAge {
+	age, known := s.age(oldest)
+	if s.cfg.OnAge != Refuse || !any || !known || age <= s.cfg.MaxAge {
 		s.stale.Store(nil)
 		return
 	}
@@ -134,8 +134,8 @@ func (s *Spool) oldest() (at time.Time, any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.lanes {
-		if l.isPending() && (!any || l.oldest.Before(at)) {
-			at, any = l.oldest, true
+		if accepted := s.dated(l.oldest); l.isPending() && (!any || accepted.Before(at)) {
+			at, any = accepted, true
 		}
 	}
 	return at, any

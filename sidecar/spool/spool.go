@@ -72,6 +72,9 @@ type Deps struct {
 	Sender     Sender // closed by the spool
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer
+	// Now is the time by which messages grow old, to the millisecond; the zero
+	// time while it is not known. nil: the system's clock, which is believed.
+	Now func() time.Time
 }
 
 // Spool is safe for concurrent use. It is a Publisher, which takes ack=spool and
@@ -86,6 +89,7 @@ type Spool struct {
 	sender  Sender
 	log     *zap.Logger
 	metrics *metrics
+	now     func() time.Time // see Deps.Now
 
 	journal   *commitlog.Log
 	outcomes  *outcomes
@@ -105,6 +109,7 @@ type Spool struct {
 	full        atomic.Bool            // messages were refused for want of room
 	parkedGone  atomic.Pointer[error]  // a file of parked messages is not at its path; nil: all are
 	stale       atomic.Pointer[string] // why messages are refused for the age of others; nil: they are not
+	knownSince  atomic.Int64           // when time was first known to this process, ms; 0: not yet
 	turns       atomic.Uint32          // whose turn it is among partitions, for events without a key
 
 	ctx    context.Context // ends when sending is to end
@@ -142,11 +147,14 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	if deps.FS == nil {
 		deps.FS = disk.OS
 	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
 	s := &Spool{
-		cfg: cfg, fsys: deps.FS, dir: deps.Dir, next: deps.Next, brokers: deps.Brokers, sender: deps.Sender, log: deps.Logger,
+		cfg: cfg, fsys: deps.FS, dir: deps.Dir, next: deps.Next, brokers: deps.Brokers, sender: deps.Sender, log: deps.Logger, now: deps.Now,
 		rejects:   &rejects{fsys: deps.FS, dir: deps.Dir, limit: cfg.RejectBytes, turn: make(turn, 1)},
 		accepting: make(turn, 1),
 		looking:   make(chan struct{}, 16),

@@ -11,7 +11,10 @@ import (
 
 // Status is the spool's part of GET /status.
 func (s *Spool) Status() api.SpoolStatus {
-	now := time.Now()
+	now := s.time()
+	if now.IsZero() { // it is for people, and decides nothing
+		now = time.Now()
+	}
 	st := api.SpoolStatus{Bytes: s.diskBytes(), MaxBytes: s.cfg.MaxBytes, RejectBytes: s.rejects.size(), RejectFile: s.dir + "/" + RejectsName, Away: []api.SpoolAway{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,8 +25,8 @@ func (s *Spool) Status() api.SpoolStatus {
 		}
 		st.Pending += l.events
 		st.Partitions++
-		if oldest.IsZero() || l.oldest.Before(oldest) {
-			oldest = l.oldest
+		if accepted := s.dated(l.oldest); oldest.IsZero() || accepted.Before(oldest) {
+			oldest = accepted
 		}
 		if l.away != nil {
 			st.AwayPartitions++
@@ -31,7 +34,7 @@ func (s *Spool) Status() api.SpoolStatus {
 		}
 	}
 	if !oldest.IsZero() {
-		st.OldestSeconds = now.Sub(oldest).Seconds()
+		st.OldestSeconds = max(0, now.Sub(oldest).Seconds())
 	}
 	slices.SortFunc(st.Away, func(a, b api.SpoolAway) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"sidestream/broker"
+	"sidestream/discovery/httpd"
 )
 
 const (
@@ -197,6 +198,10 @@ func (a *Agent) postRebuild(c *fasthttp.RequestCtx) {
 	}
 	if err := json.Unmarshal(c.PostBody(), &ask); err != nil {
 		fail(c, fasthttp.StatusBadRequest, "bad_request", fmt.Sprintf(`the body is not readable (%v): send {"cluster_id":"<the cluster-id to keep>"}`, err))
+		return
+	}
+	if err := httpd.CheckJSON(c.PostBody(), &ask); err != nil {
+		fail(c, fasthttp.StatusBadRequest, "bad_request", fmt.Sprintf(`the body is not the JSON expected: %v`, err))
 		return
 	}
 	if _, err := broker.ParseUUID(ask.ClusterID); err != nil {

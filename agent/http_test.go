@@ -72,6 +72,8 @@ func TestHTTP(t *testing.T) {
 		"elsewhere":         {"GET", "/", "", 404, "/metadata/rebuild"},
 		"wrong method":      {"GET", "/metadata/rebuild", "", 405, "use POST"},
 		"no JSON":           {"POST", "/metadata/rebuild", "x", 400, "cluster_id"},
+		"null":              {"POST", "/metadata/rebuild", `{"cluster_id":null}`, 400, "cluster_id"},
+		"twice":             {"POST", "/metadata/rebuild", `{"cluster_id":"` + s.ClusterID + `","cluster_id":"` + s.ClusterID + `"}`, 400, "given twice"},
 		"no cluster":        {"POST", "/metadata/rebuild", "{}", 400, "cluster_id"},
 		"another cluster":   {"POST", "/metadata/rebuild", `{"cluster_id":"aaaaaaaa-0000-4000-8000-000000000001"}`, 409, s.ClusterID},
 		"nothing to do":     {"POST", "/metadata/rebuild", `{"cluster_id":"` + s.ClusterID + `"}`, 200, `"unchanged": 10`},

@@ -42,18 +42,24 @@ func (r *ReceiptResponse) DecodeJSON(b []byte) error {
 func (r *Receipts) DecodeJSON(b []byte) bool {
 	d := scanner{in: b, whole: string(b)}
 	var q Receipts
+	var met [4]bool
+	first := func(i int) bool {
+		was := met[i]
+		met[i] = true
+		return !was
+	}
 	ok := d.object(func(name []byte) bool {
 		switch string(name) {
 		case "receipts":
-			return q.Receipts == nil && d.texts(&q.Receipts)
+			return first(0) && d.texts(&q.Receipts)
 		case "delay":
-			return q.Delay == "" && d.text(&q.Delay)
+			return first(1) && d.text(&q.Delay)
 		case "error":
-			ok := q.Error == "" && d.text(&q.Error)
+			ok := first(2) && d.text(&q.Error)
 			q.Error = strings.Clone(q.Error) // it may be kept for long
 			return ok
 		case "lease":
-			return q.Lease == "" && d.text(&q.Lease)
+			return first(3) && d.text(&q.Lease)
 		}
 		return false
 	}) && d.end()
@@ -69,12 +75,17 @@ func (r *Receipts) DecodeJSON(b []byte) bool {
 func (p *PullBody) DecodeJSON(b []byte) bool {
 	d := scanner{in: b, whole: string(b)}
 	var q PullBody
+	var ack, nack bool
 	ok := d.object(func(name []byte) bool {
 		switch string(name) {
 		case "ack":
-			return q.Ack == nil && d.texts(&q.Ack)
+			was := ack
+			ack = true
+			return !was && d.texts(&q.Ack)
 		case "nack":
-			return q.Nack == nil && d.texts(&q.Nack)
+			was := nack
+			nack = true
+			return !was && d.texts(&q.Nack)
 		}
 		return false
 	}) && d.end()

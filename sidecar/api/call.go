@@ -15,6 +15,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"sidestream/discovery/httpd"
 	"sidestream/sdk/api"
 	"sidestream/sidecar/timespan"
 )
@@ -187,6 +188,11 @@ func (c *call) json(v any, optional bool) error {
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return apiError(api.CodeBadRequest, "the body has more after its JSON object")
+	}
+	if fields != nil {
+		if err := httpd.CheckJSON(body, v); err != nil {
+			return apiError(api.CodeBadRequest, "the body is not the JSON expected: "+err.Error())
+		}
 	}
 	return nil
 }

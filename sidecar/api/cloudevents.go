@@ -169,6 +169,9 @@ func readEvent(b []byte) (e event, data []byte, err error) {
 	if err := json.Unmarshal(b, &fields); err != nil {
 		return e, nil, errors.New(jsonWords(err))
 	}
+	if name, ok := fieldTwice(b); ok {
+		return e, nil, fmt.Errorf("the attribute %q is given twice: use one", name)
+	}
 	names := make([]string, 0, len(fields))
 	for name, value := range fields {
 		if string(value) != "null" { // as if it were not there

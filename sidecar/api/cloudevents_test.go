@@ -92,6 +92,7 @@ func TestWhatIsNoEventIsRefused(t *testing.T) {
 		"not UTF-8":           {[]string{"ce-specversion: 1.0", "ce-id: %FF", "ce-source: s", "ce-type: t"}, "", 400, "UTF-8"},
 		"XML":                 {[]string{"Content-Type: application/cloudevents+xml"}, "<a/>", 400, "cloudevents+json"},
 		"no JSON":             {[]string{structured}, "x", 422, "JSON object"},
+		"an attribute twice":  {[]string{structured}, `{` + whole + `,"id":"2"}`, 422, `"id" is given twice`},
 		"half":                {[]string{structured}, `{"id":`, 422, "end of JSON"},
 		"structured, no type": {[]string{structured}, `{"specversion":"1.0","id":"1","source":"s"}`, 422, "no type"},
 		"an object":           {[]string{structured}, `{` + whole + `,"x":{}}`, 422, "x: an attribute is"},

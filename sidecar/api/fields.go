@@ -40,12 +40,20 @@ func strangeField(b []byte, allowed []string) (name string, found bool) {
 // fieldTwice finds a field that a JSON object has several times, of which
 // encoding/json takes the last and says nothing. b is valid JSON.
 func fieldTwice(b []byte) (name string, found bool) {
-	var seen []string
+	var few []string             // mostly there are no more
+	var many map[string]struct{} // once there are: an object may have a million
 	for name := range topFields(b) {
-		if slices.Contains(seen, name) {
+		if _, twice := many[name]; twice || slices.Contains(few, name) {
 			return name, true
 		}
-		seen = append(seen, name)
+		switch {
+		case many != nil:
+			many[name] = struct{}{}
+		case len(few) >= 32:
+			many = map[string]struct{}{name: {}}
+		default:
+			few = append(few, name)
+		}
 	}
 	return "", false
 }

@@ -327,8 +327,14 @@ func eventHeaderText(s string) string {
 	return b.String()
 }
 
+// longMediaType is the most bytes of a content type that stands in a header.
+const longMediaType = 255
+
 // formatMediaType leaves a content type out that could not stand in a header.
 func formatMediaType(s string) string {
+	if len(s) > longMediaType {
+		return "application/octet-stream"
+	}
 	if _, _, err := mime.ParseMediaType(s); err != nil || !fitsHeader(s) {
 		return "application/octet-stream"
 	}

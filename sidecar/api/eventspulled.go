@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/valyala/fasthttp"
-
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume"
 )
@@ -22,27 +20,38 @@ const (
 	attributeAttempt = "sidestreamattempt"
 )
 
-// setEventHeaders writes the attributes of a message that is a CloudEvent as the
-// HTTP binding's binary mode has them, and where its trace goes on. It returns the
-// type of its data.
-func setEventHeaders(h *fasthttp.ResponseHeader, m *api.Message) (contentType string) {
+// eventHead is the attributes of a message that is a CloudEvent as the HTTP
+// binding's binary mode has them, the type of its data, and where its trace goes
+// on. Of several of a name the last counts.
+func eventHead(m *api.Message) (contentType string, event, trace []headerLine) {
 	contentType = "application/octet-stream"
-	event := headerText(m, eventPrefix+"specversion") != ""
+	is := headerText(m, eventPrefix+"specversion") != ""
 	for _, p := range m.Headers {
 		if p.Value == nil {
 			continue
 		}
 		name, isAttr := strings.CutPrefix(p.Name, eventPrefix)
 		switch {
-		case event && isAttr && isAttribute(name):
-			h.Set("ce-"+name, eventHeaderText(*p.Value))
-		case event && p.Name == contentTypeName:
+		case is && isAttr && isAttribute(name):
+			event = withLine(event, headerLine{"ce-" + name, eventHeaderText(*p.Value)})
+		case is && p.Name == contentTypeName:
 			contentType = formatMediaType(*p.Value)
 		case (p.Name == traceParent || p.Name == traceState) && fitsHeader(*p.Value):
-			h.Set(p.Name, *p.Value)
+			trace = withLine(trace, headerLine{p.Name, *p.Value})
 		}
 	}
-	return contentType
+	return contentType, event, trace
+}
+
+// withLine adds a header, or puts it in place of that of the same name.
+func withLine(lines []headerLine, l headerLine) []headerLine {
+	for i := range lines {
+		if lines[i].name == l.name {
+			lines[i] = l
+			return lines
+		}
+	}
+	return append(lines, l)
 }
 
 // headerText is the last header of that name, if it is text.

@@ -115,6 +115,10 @@ func (c *call) delivery() (lease time.Duration, from string, auto bool, err erro
 
 func (s *Server) pull(c *call) error {
 	r, raw, err := s.pullRequestOf(c)
+	settle := raw && r.AutoAck && r.AttemptToken == ""
+	if settle {
+		r.AutoAck = false // it is acknowledged once it is known to go out whole
+	}
 	if s.draining.Load() {
 		return s.pullInDrain(c, r)
 	}
@@ -142,11 +146,17 @@ func (s *Server) pull(c *call) error {
 		}
 		return err
 	}
+	var head []headerLine
+	if raw && len(d.Messages) > 0 {
+		if head, err = s.rawHeadOf(r, d, settle); err != nil {
+			return err
+		}
+	}
 	if sock != nil && d.Return != nil && len(d.Messages) > 0 {
 		sock.onUnsent(d.Return)
 	}
 	if raw {
-		return answerRaw(c, d)
+		return answerRaw(c, d, head)
 	}
 	if d.Messages == nil {
 		d.Messages = []api.Message{}
@@ -174,8 +184,8 @@ const (
 	headerAcksBad   = "Sidestream-Acks-Failed" // receipts in the request's body that were not settled
 )
 
-// answerRaw writes one message as it is, what belongs to it in headers.
-func answerRaw(c *call, d *consume.Delivery) error {
+// answerRaw writes one message as it is, what belongs to it in lines of the head.
+func answerRaw(c *call, d *consume.Delivery, lines []headerLine) error {
 	h := &c.Response.Header
 	if d.Ownership != "" {
 		h.Set(headerOwnership, d.Ownership)
@@ -193,27 +203,8 @@ func answerRaw(c *call, d *consume.Delivery) error {
 		c.SetStatusCode(fasthttp.StatusNoContent)
 		return nil
 	}
-	m := d.Messages[0]
-	h.Set(headerID, m.ID)
-	if m.Receipt != "" {
-		h.Set(headerReceipt, m.Receipt)
-	}
-	switch {
-	case m.Key != nil && fitsHeader(*m.Key):
-		h.Set(headerKey, *m.Key)
-	case m.Key != nil:
-		h.Set(headerKey+"64", base64.StdEncoding.EncodeToString([]byte(*m.Key)))
-	case m.Key64 != nil:
-		h.Set(headerKey+"64", *m.Key64)
-	}
-	h.Set(headerTimestamp, strconv.FormatInt(m.Timestamp, 10))
-	if m.Attempt > 0 {
-		h.Set(headerAttempt, strconv.Itoa(m.Attempt))
-	}
-	if err := setRecordHeaders(h, m.Headers); err != nil {
-		return err
-	}
-	c.SetContentType(setEventHeaders(h, &m))
+	setHead(h, lines)
+	m := &d.Messages[0]
 	switch {
 	case m.Value != nil:
 		c.Response.SetBodyString(*m.Value)
@@ -223,8 +214,6 @@ func answerRaw(c *call, d *consume.Delivery) error {
 			return err
 		}
 		c.Response.SetBody(b)
-	default:
-		h.Set(headerTombstone, "1")
 	}
 	return nil
 }

@@ -227,7 +227,7 @@ var operations = map[string]operation{
 			200: {
 				text:    "Messages, or the reason why there are none. With raw (Sidestream-Id tells) one message as it is, whatever its type: application/octet-stream, or that of a CloudEvent, whose attributes are then headers ce-….",
 				content: map[string]any{api.ContentTypeJSON: reflect.TypeFor[api.Pulled](), api.ContentTypeBehind: nil, typeEvents: eventsSchema, "*/*": nil},
-				headers: []string{headerReason, traceParent, traceState, headerID, headerReceipt, headerKey, headerKey + "64", headerTimestamp, headerAttempt, headerTombstone, headerOwnership, headerAway, headerAcksBad, api.HeaderRecord, headerRecord64},
+				headers: []string{headerReason, traceParent, traceState, headerID, headerReceipt, headerKey, headerKey + "64", headerTimestamp, headerAttempt, headerTombstone, headerLeftOut, headerPeek, headerOwnership, headerAway, headerAcksBad, api.HeaderRecord, headerRecord64},
 			},
 			204: {text: "With raw: no message.", headers: []string{headerReason, headerOwnership, headerAway, headerAcksBad}},
 		},

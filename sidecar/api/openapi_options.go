@@ -114,6 +114,8 @@ var responseHeaders = map[string]option{
 	headerTimestamp:               {"The message's timestamp, in milliseconds since 1970.", object{"type": "integer", "format": "int64"}, nil},
 	headerAttempt:                 {"How often it was handed out.", whole(1, 1<<31-1), nil},
 	headerTombstone:               {"1: the message has no value.", choice("1"), nil},
+	headerLeftOut:                 {"What belongs to the message and is not in the head, which has 4 KiB and 80 lines at most: some of key, trace, event, headers. With it the message is not acknowledged, with ack=auto neither.", nil, nil},
+	headerPeek:                    {"Beside Sidestream-Left-Out: the path that shows the whole message.", nil, nil},
 	headerReason:                  {"With raw, and of CloudEvents: why there is no message.", nil, nil},
 	headerOwnership:               {"unproven: Consul has been away for so long that another sidecar may own the partition too.", choice("unproven"), nil},
 	headerAway:                    {"How many partitions of this sidecar's part of the topics cannot be read for now, since their leader is away: their messages come later.", whole(1, 1<<31-1), nil},

@@ -4,8 +4,6 @@ import (
 	"encoding/base64"
 	"strings"
 
-	"github.com/valyala/fasthttp"
-
 	"sidestream/sdk/api"
 )
 
@@ -14,10 +12,10 @@ import (
 // without padding has no "=", so the first one ends the name.
 const headerRecord64 = api.HeaderRecord + "64"
 
-// setRecordHeaders writes a record's headers in their order. One that would not
+// recordHead is a record's headers in their order. One that would not
 // come through unchanged turns all of them to the base64 form, since the order
 // among headers of different names is lost by many clients.
-func setRecordHeaders(h *fasthttp.ResponseHeader, pairs []api.HeaderPair) error {
+func recordHead(pairs []api.HeaderPair) ([]headerLine, error) {
 	name, encode := api.HeaderRecord, func(s string) string { return s }
 	values := make([]string, len(pairs))
 	for i, p := range pairs {
@@ -27,7 +25,7 @@ func setRecordHeaders(h *fasthttp.ResponseHeader, pairs []api.HeaderPair) error 
 		case p.Value64 != nil:
 			b, err := base64.StdEncoding.DecodeString(*p.Value64)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			values[i] = string(b)
 		}
@@ -35,13 +33,14 @@ func setRecordHeaders(h *fasthttp.ResponseHeader, pairs []api.HeaderPair) error 
 			name, encode = headerRecord64, func(s string) string { return base64.RawStdEncoding.EncodeToString([]byte(s)) }
 		}
 	}
+	lines := make([]headerLine, len(pairs))
 	for i, p := range pairs {
-		h.Add(name, encode(p.Name)+"="+encode(values[i]))
+		lines[i] = headerLine{name, encode(p.Name) + "=" + encode(values[i])}
 	}
-	return nil
+	return lines, nil
 }
 
-// recordHeader64 reads what setRecordHeaders wrote, with or without padding.
+// recordHeader64 reads what recordHead wrote, with or without padding.
 func recordHeader64(s string) (name string, value []byte, ok bool) {
 	n, v, found := strings.Cut(strings.TrimSpace(s), "=")
 	if !found {

@@ -21,9 +21,10 @@ const (
 	maxRawLines = 80      // headers
 
 	// Of them for what any answer may have besides: the status line, Server, Date,
-	// Content-Length, Connection, headerOwnership, headerAcksBad and the last end.
+	// Content-Length, Connection, headerOwnership, headerAway, headerAcksBad and the
+	// last end.
 	serverHead  = 256
-	serverLines = 6
+	serverLines = 7
 )
 
 // Headers of a raw pull that say what is not in its head, and where that is.

@@ -65,27 +65,12 @@ func (a *attempt) resultIn(resp kmsg.Response, partition int32) (offset int64, e
 		for i := range r.Topics {
 			for k := range r.Topics[i].Partitions {
 				if rp := &r.Topics[i].Partitions[k]; rp.Partition == partition {
-					return rp.BaseOffset, upstream.Said(rp.ErrorCode, wordsOf(rp))
+					return rp.BaseOffset, upstream.Said(rp.ErrorCode, upstream.Words(rp))
 				}
 			}
 		}
 	}
 	return -1, kerr.UnknownServerError // it says nothing of it
-}
-
-// wordsOf are a broker's words about a partition, with those about the first
-// record that it names (KIP-467); nil for none.
-func wordsOf(rp *kmsg.ProduceResponseTopicPartition) *string {
-	for _, r := range rp.ErrorRecords {
-		switch {
-		case r.ErrorMessage == nil || *r.ErrorMessage == "":
-		case rp.ErrorMessage == nil || *rp.ErrorMessage == "" || *rp.ErrorMessage == *r.ErrorMessage:
-			return r.ErrorMessage
-		default:
-			return new(*rp.ErrorMessage + ": " + *r.ErrorMessage)
-		}
-	}
-	return rp.ErrorMessage
 }
 
 // topicID reads the canonical form of a topic's id; zero where there is none.

@@ -135,7 +135,7 @@ func TestWordsAboutARecord(t *testing.T) {
 	rec := kmsg.NewProduceResponseTopicPartitionErrorRecord()
 	rec.ErrorMessage = new("timestamp is out of range\nby far")
 	rp.ErrorRecords = append(rp.ErrorRecords, rec)
-	err := upstream.Said(kerr.InvalidTimestamp.Code, wordsOf(&rp))
+	err := upstream.Said(kerr.InvalidTimestamp.Code, upstream.Words(&rp))
 	if got := outcome(err, "t"); got.Code != api.CodeBadRecord || !strings.HasSuffix(got.Message, "INVALID_TIMESTAMP: one or more records have been rejected: timestamp is out of range by far") {
 		t.Errorf("%v", got)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/zap"
 
 	"sidestream/sdk/api"
 	"sidestream/sidecar/publish"
@@ -27,6 +28,11 @@ type host struct {
 }
 
 func newHost(t *testing.T, change func(*Config)) host {
+	t.Helper()
+	return newLoggedHost(t, change, logger(t))
+}
+
+func newLoggedHost(t *testing.T, change func(*Config), log *zap.Logger) host {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "one"))
 	if err != nil {
@@ -52,7 +58,7 @@ func newHost(t *testing.T, change func(*Config)) host {
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := Open(cfg, Deps{Dir: t.TempDir(), Next: p, Brokers: up, Sender: sender, Logger: logger(t)})
+	s, err := Open(cfg, Deps{Dir: t.TempDir(), Next: p, Brokers: up, Sender: sender, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -318,11 +318,9 @@ func (s *Spool) send(l *lane, step []entry, events []event) *api.Error {
 		if !s.rate.take(s.ctx, size) {
 			return unavailable("the spool closes")
 		}
-		slow := time.AfterFunc(s.cfg.SendWait, func() {
-			s.setAway(l, unavailable(fmt.Sprintf("the broker of partition %d of topic %s does not answer", l.key.partition, l.key.topic)))
-		})
+		answered := s.watch(l)
 		errs := s.sender.Send(recs)
-		slow.Stop()
+		answered()
 		for k, err := range errs {
 			i := which[k]
 			if err == nil {

@@ -186,6 +186,8 @@ func (b *brokers) sender() *sender { return &sender{b: b, closed: make(chan stru
 
 func (s *sender) Close() { s.once.Do(func() { close(s.closed) }) }
 
+func (s *sender) Said(string, string, int32) error { return nil }
+
 func (s *sender) Send(recs []*kgo.Record) []error {
 	errs := make([]error, len(recs))
 	fail := func(err error) []error {

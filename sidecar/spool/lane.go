@@ -75,7 +75,6 @@ func (s *Spool) register(l *lane, base, next int64, events int, at time.Time) {
 		s.anyBusy.Store(true)
 		l.oldest, l.first = at, base
 		l.cursor = max(l.cursor, base)
-		l.away = nil
 	}
 	l.last = next - 1
 	l.events += int64(events)
@@ -103,6 +102,10 @@ func (s *Spool) settle(l *lane, seq int64, events int) {
 	s.dirty = true
 	if !l.isPending() {
 		s.idle(l.key.topic)
+		if l.away != nil { // with what is rejected nothing waits any more
+			l.away = nil
+			s.backAgain()
+		}
 	}
 	l.note()
 }
@@ -112,18 +115,4 @@ func (s *Spool) idle(topic string) {
 		delete(s.busy, topic)
 		s.anyBusy.Store(len(s.busy) > 0)
 	}
-}
-
-// setAway says that a lane makes no way for now, or does again when why is nil.
-func (s *Spool) setAway(l *lane, why *api.Error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if (why == nil) == (l.away == nil) {
-		if why != nil {
-			l.away = why
-		}
-		return
-	}
-	l.away, l.since = why, time.Now()
-	l.note()
 }

@@ -84,6 +84,7 @@ type clientSender struct {
 	most   int32
 
 	views sync.Map // what the client believes of a topic; string: *view
+	said  sync.Map // of partitions whose batch a broker did not take; laneKey with a name or an id: error
 }
 
 type limit struct {
@@ -112,8 +113,13 @@ func NewSender(up *upstream.Upstream, compression string, batchBytes int) (Sende
 	if !ok {
 		codec = kgo.NoCompression()
 	}
-	var err error
+	hearing, err := up.Hearing(c.hear)
+	if err != nil {
+		c.cancel()
+		return nil, err
+	}
 	c.cl, err = up.Client(
+		hearing,
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(2*time.Millisecond), // what is sent at once shall be one batch
@@ -169,6 +175,8 @@ func (c *clientSender) Send(recs []*kgo.Record) []error {
 		return errs
 	}
 	c.learn(topic)
+	id := c.uuidOf(topic)
+	c.forget(topic, id, recs[0].Partition) // it is of what was sent before
 	var wg sync.WaitGroup
 	wg.Add(len(recs))
 	for i, r := range recs {
@@ -179,7 +187,50 @@ func (c *clientSender) Send(recs []*kgo.Record) []error {
 	}
 	wg.Wait()
 	v.note(errs)
+	if said, ok := errors.AsType[*upstream.BrokerError](c.Said(topic, id, recs[0].Partition)); ok {
+		for i, err := range errs {
+			if errors.Is(err, said.Code) { // the client has the code alone
+				errs[i] = said
+			}
+		}
+	}
 	return errs
+}
+
+// uuidOf is a topic's id as it is known without asking.
+func (c *clientSender) uuidOf(topic string) string {
+	v := c.viewOf(topic)
+	v.turn.take()
+	defer v.turn.leave()
+	return v.uuid
+}
+
+// hear notes what brokers say to the client.
+func (c *clientSender) hear(topic, uuid string, partition int32, err error) {
+	if err == nil {
+		c.forget(topic, uuid, partition)
+		return
+	}
+	if topic != "" {
+		c.said.Store(laneKey{topic: topic, partition: partition}, err)
+		return
+	}
+	c.said.Store(laneKey{uuid: uuid, partition: partition}, err)
+}
+
+func (c *clientSender) forget(topic, uuid string, partition int32) {
+	c.said.Delete(laneKey{topic: topic, partition: partition})
+	c.said.Delete(laneKey{uuid: uuid, partition: partition})
+}
+
+// Said implements Sender.
+func (c *clientSender) Said(topic, uuid string, partition int32) error {
+	for _, key := range []laneKey{{topic: topic, partition: partition}, {uuid: uuid, partition: partition}} {
+		if err, ok := c.said.Load(key); ok {
+			return err.(error)
+		}
+	}
+	return nil
 }
 
 // Close implements Sender.

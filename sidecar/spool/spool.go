@@ -50,6 +50,9 @@ type Brokers interface {
 // each is known. A nil error is a record that is written at its Offset.
 type Sender interface {
 	Send(recs []*kgo.Record) []error
+	// Said is what a broker last said of a partition under way, nil when it took
+	// what it got, or said nothing.
+	Said(topic, uuid string, partition int32) error
 	// Close makes every Send end.
 	Close()
 }
@@ -129,6 +132,7 @@ type Spool struct {
 	marked     chan struct{}  // closed when marks were written or not, and renewed
 	markErr    error          // of the last try
 	dirty      bool           // marks are behind
+	still      standstill
 }
 
 // turn is held by one at a time. It is no mutex because it is held during I/O.

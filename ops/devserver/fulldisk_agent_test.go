@@ -28,11 +28,11 @@ type agentProcess struct {
 	http, addr string // URL of its HTTP, and the broker's address
 }
 
-func startAgent(t *testing.T, program, dir, consul string) *agentProcess {
+func startAgent(t *testing.T, program, dir, consul string, args ...string) *agentProcess {
 	t.Helper()
 	a := &agentProcess{t: t, exited: make(chan error, 1), log: filepath.Join(t.TempDir(), "log"), http: "http://" + free(t), addr: free(t)}
-	a.cmd = exec.Command(program, "agent", "--data-dir", dir, "--listen", strings.TrimPrefix(a.http, "http://"),
-		"--broker-listen", a.addr, "--consul-address", consul)
+	a.cmd = exec.Command(program, append([]string{"agent", "--data-dir", dir, "--listen", strings.TrimPrefix(a.http, "http://"),
+		"--broker-listen", a.addr, "--consul-address", consul}, args...)...)
 	log, err := os.Create(a.log)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ type DeadLetter struct {
 	Topic      string    `json:"topic"` // where the message was
 	Partition  int32     `json:"partition"`
 	Offset     int64     `json:"offset"`
-	Until      int64     `json:"until"`                 // one past its last offset: Offset+1, but of records that nobody can read
+	Until      int64     `json:"until"`                 // one past its last offset: Offset+1, but of records that nobody can read and of a batch that takes too much memory
 	Attempts   int       `json:"attempts"`              // how often it was handed out
 	Error      string    `json:"error,omitempty"`       // what the last nack said, or why it cannot be read
 	FirstError string    `json:"first_error,omitempty"` // what the first said, where that is known and another

@@ -160,7 +160,7 @@ var codeWords = map[api.Code]string{
 	api.CodeBadRecord:           "a message is not as it must be; nothing of the request was written",
 	api.CodeRateLimited:         "a limit is reached, there are max_connections already, or the bodies of other requests fill max_request_memory; nothing was taken",
 	api.CodeInternal:            "a fault of the sidecar; its log has more",
-	api.CodeCorruptRecord:       "the log holds records there that nobody can read",
+	api.CodeCorruptRecord:       "the log holds records there that nobody can read, or that take too much memory",
 	api.CodeBrokersUnavailable:  "the brokers are away; nothing was written",
 	api.CodeStoreUnavailable:    "the coordination store cannot be reached and the call needs it",
 	api.CodeSpoolFull:           "the spool has no room; nothing was taken",

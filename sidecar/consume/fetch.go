@@ -134,7 +134,11 @@ func (r *reader) gather(broker int32, turn int) (ws []wanted, left int, pause ti
 			continue
 		}
 		if later := c.retryAt.Sub(now); later > 0 && offset == c.stuckAt {
-			// It is no reason to cut the others' long polls short.
+			// It is no reason to cut the others' long polls short, unless it was found
+			// just now and may be passed over in a moment.
+			if c.failures == 1 {
+				left++
+			}
 			if pause == 0 || later < pause {
 				pause = later
 			}

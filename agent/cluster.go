@@ -135,15 +135,23 @@ func (a *Agent) assigned(assignment map[int32][]int32) ([]discovery.PartitionSta
 		if !ok {
 			return nil, fmt.Errorf("%w: the assignment has %d partitions but not number %d: number them from 0", broker.ErrInvalidPartitions, len(assignment), p)
 		}
-		if len(replicas) != 1 {
-			return nil, fmt.Errorf("%w: partition %d is assigned to %d brokers: name one: more replicas are not available yet", broker.ErrInvalidReplication, p, len(replicas))
+		var err error
+		if placed[p], err = assignedTo(view, p, replicas); err != nil {
+			return nil, err
 		}
-		if _, ok := view.Node(replicas[0]); !ok {
-			return nil, fmt.Errorf("%w: partition %d is assigned to broker %d, which is not registered", broker.ErrInvalidPartitions, p, replicas[0])
-		}
-		placed[p] = controller.Fresh(replicas[0])
 	}
 	return placed, nil
+}
+
+// assignedTo is the state of a new partition on the brokers that a client names.
+func assignedTo(view *broker.View, partition int, replicas []int32) (none discovery.PartitionState, err error) {
+	if len(replicas) != 1 {
+		return none, fmt.Errorf("%w: partition %d is assigned to %d brokers: name one: more replicas are not available yet", broker.ErrInvalidReplication, partition, len(replicas))
+	}
+	if _, ok := view.Node(replicas[0]); !ok {
+		return none, fmt.Errorf("%w: partition %d is assigned to broker %d, which is not registered", broker.ErrInvalidPartitions, partition, replicas[0])
+	}
+	return controller.Fresh(replicas[0]), nil
 }
 
 // DeleteTopic marks the topic deleting; from then on nobody serves it. It
@@ -184,8 +192,9 @@ func (a *Agent) DeleteTopic(ctx context.Context, name string) (err error) {
 }
 
 // CreatePartitions raises the count of a topic, and waits until the new
-// partitions have leaders.
-func (a *Agent) CreatePartitions(ctx context.Context, name string, count int32) (err error) {
+// partitions have leaders. Where an assignment says where they are to be they
+// are written with the count, else the controller places them.
+func (a *Agent) CreatePartitions(ctx context.Context, name string, count int32, assignment ...[]int32) (err error) {
 	if err := a.mayChange(); err != nil {
 		return err
 	}
@@ -211,8 +220,12 @@ func (a *Agent) CreatePartitions(ctx context.Context, name string, count int32) 
 		case count <= t.Partitions:
 			return fmt.Errorf("%w: topic %q has %d partitions already: got %d: partitions can only be added", broker.ErrInvalidPartitions, name, t.Partitions, count)
 		}
+		ops, err := a.placed(ctx, t, count, assignment)
+		if err != nil {
+			return err
+		}
 		t.Partitions, t.Writer = count, discovery.NewNonce()
-		err = a.writer.Commit(ctx, discovery.CAS(discovery.KeyTopic(name), discovery.Encode(t), e.Version))
+		err = a.writer.Commit(ctx, append(ops, discovery.CAS(discovery.KeyTopic(name), discovery.Encode(t), e.Version))...)
 		if err == nil {
 			_, err := a.awaitLeaders(ctx, name, id, count)
 			return err
@@ -222,6 +235,50 @@ func (a *Agent) CreatePartitions(ctx context.Context, name string, count int32) 
 			return err
 		}
 	}
+}
+
+// placed is what writes the state of a topic's new partitions as they are
+// assigned; nothing without an assignment.
+func (a *Agent) placed(ctx context.Context, t discovery.Topic, count int32, assignment [][]int32) ([]discovery.Op, error) {
+	if len(assignment) == 0 {
+		return nil, nil
+	}
+	if n := int(count - t.Partitions); n != len(assignment) {
+		return nil, fmt.Errorf("%w: topic %q has %d partitions: with %d it gets %d more, and %d are assigned", broker.ErrInvalidPartitions, t.Name, t.Partitions, count, n, len(assignment))
+	}
+	first, end := int(t.Partitions)/discovery.ShardPartitions, facts.ShardsOf(count)
+	if end-first > facts.MaxOps-1 {
+		return nil, fmt.Errorf("%w: an assignment of %d partitions is too long: at most %d can be assigned at once", broker.ErrInvalidPartitions, len(assignment), assignedMost-discovery.ShardPartitions)
+	}
+	view := a.View()
+	var ops []discovery.Op
+	for n := first; n < end; n++ {
+		key := discovery.KeyShard(t.UUID, n)
+		e, err := a.get(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		var s discovery.Shard
+		if e.Version != 0 {
+			if s, err = discovery.Decode[discovery.Shard](e); err != nil {
+				return nil, fmt.Errorf("%w: key %s is not readable: %w", broker.ErrUnavailable, key, err)
+			}
+		}
+		if len(s.Partitions) != facts.SlotsOf(t.Partitions, n) {
+			return nil, fmt.Errorf("%w: the partitions that topic %q has are not all placed yet", broker.ErrUnavailable, t.Name)
+		}
+		for slot := len(s.Partitions); slot < facts.SlotsOf(count, n); slot++ {
+			p := n*discovery.ShardPartitions + slot
+			state, err := assignedTo(view, p, assignment[p-int(t.Partitions)])
+			if err != nil {
+				return nil, err
+			}
+			s.Partitions = append(s.Partitions, state)
+		}
+		s.Writer = discovery.NewNonce()
+		ops = append(ops, discovery.CAS(key, discovery.Encode(s), e.Version))
+	}
+	return ops, nil
 }
 
 // mayChange is nil when this agent may change topics.

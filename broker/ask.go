@@ -15,8 +15,8 @@ func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
 }
 
 // CreatePartitions asks the cluster.
-func (b *Broker) CreatePartitions(ctx context.Context, name string, count int32) error {
-	return b.cluster.CreatePartitions(ctx, name, count)
+func (b *Broker) CreatePartitions(ctx context.Context, name string, count int32, assignment ...[]int32) error {
+	return b.cluster.CreatePartitions(ctx, name, count, assignment...)
 }
 
 // AlterTopic asks the cluster.

@@ -28,13 +28,14 @@ const selfID = 1
 
 // fakeCluster is a cluster of one broker in memory.
 type fakeCluster struct {
-	mu      sync.Mutex // guards everything below
-	b       *broker.Broker
-	view    *broker.View
-	nextPID int64
-	idAsks  int
-	offsets map[string]map[broker.PartitionID]broker.CommittedOffset
-	away    error // of every question about offsets
+	mu       sync.Mutex // guards everything below
+	b        *broker.Broker
+	view     *broker.View
+	nextPID  int64
+	idAsks   int
+	offsets  map[string]map[broker.PartitionID]broker.CommittedOffset
+	assigned [][]int32 // to the last partitions that were added
+	away     error     // of every question about offsets
 }
 
 func newFakeCluster() *fakeCluster {
@@ -100,7 +101,10 @@ func (c *fakeCluster) DeleteTopic(_ context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-func (c *fakeCluster) CreatePartitions(_ context.Context, name string, count int32) error {
+func (c *fakeCluster) CreatePartitions(_ context.Context, name string, count int32, assignment ...[]int32) error {
+	c.mu.Lock()
+	c.assigned = assignment
+	c.mu.Unlock()
 	t := *c.View().Topics[name]
 	t.Partitions = append([]broker.PartitionView(nil), t.Partitions...)
 	for int32(len(t.Partitions)) < count {

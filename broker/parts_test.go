@@ -295,8 +295,10 @@ func (nowhere) View() *View { return &View{Topics: map[string]*TopicView{}} }
 func (nowhere) CreateTopic(context.Context, TopicSpec) (TopicView, error) {
 	return TopicView{}, ErrUnavailable
 }
-func (nowhere) DeleteTopic(context.Context, string) error             { return ErrUnavailable }
-func (nowhere) CreatePartitions(context.Context, string, int32) error { return ErrUnavailable }
+func (nowhere) DeleteTopic(context.Context, string) error { return ErrUnavailable }
+func (nowhere) CreatePartitions(context.Context, string, int32, ...[]int32) error {
+	return ErrUnavailable
+}
 func (nowhere) AlterTopic(context.Context, string, func(map[string]string) (map[string]string, error)) error {
 	return ErrUnavailable
 }

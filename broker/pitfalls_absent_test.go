@@ -1,10 +1,13 @@
 package broker_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"sidestream/broker/record/recordtest"
@@ -114,32 +117,95 @@ func TestPitfallStableOffsetsAreNotWaitedFor(t *testing.T) {
 	}
 }
 
+// A client that asks for a transactional producer is told at once that there is none, and what to do.
+func TestATransactionalProducerFailsAtOnce(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	cl := w.client(kgo.TransactionalID("me"))
+	begun := time.Now()
+	err := cl.BeginTransaction()
+	if err == nil {
+		err = cl.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: []byte("x")}).FirstErr()
+	}
+	if !errors.Is(err, kerr.ClusterAuthorizationFailed) || time.Since(begun) > 10*time.Second {
+		t.Errorf("after %v: %v, want CLUSTER_AUTHORIZATION_FAILED at once", time.Since(begun), err)
+	}
+}
+
+// Consoles and operators ask for ACLs and reassignments before anything else, and take it for a broken broker when the
+// request is not known.
+func TestWhatIsNotThereIsSaidToBeNone(t *testing.T) {
+	w := start(t)
+	w.topic("t", 1, nil)
+	r := w.dial()
+	for v := int16(0); v <= 3; v++ {
+		req := kmsg.NewPtrDescribeACLsRequest()
+		req.Version, req.ResourceType, req.ResourcePatternType, req.Operation, req.PermissionType = v, 1, 1, 1, 1
+		if got := ask[*kmsg.DescribeACLsResponse](r, req); got.ErrorCode != kerr.SecurityDisabled.Code || got.ErrorMessage == nil || len(got.Resources) != 0 {
+			t.Errorf("version %d: %+v, want SECURITY_DISABLED with a text", v, got)
+		}
+	}
+	for _, topics := range [][]kmsg.ListPartitionReassignmentsRequestTopic{nil, {{Topic: "t", Partitions: []int32{0}}}} {
+		req := kmsg.NewPtrListPartitionReassignmentsRequest()
+		req.Topics = topics
+		if got := ask[*kmsg.ListPartitionReassignmentsResponse](r, req); got.ErrorCode != 0 || len(got.Topics) != 0 {
+			t.Errorf("%+v, want no reassignment", got)
+		}
+	}
+}
+
 // Reassignment with rules of one's own surprises tools that were made for Kafka's. It is not there, nor is any way round
-// it that would place replicas.
+// it that would move replicas; where new ones go can be said.
 func TestPitfallReassignmentIsNotServed(t *testing.T) {
 	w := start(t)
 	w.topic("t", 1, nil)
 	r := w.dial()
 	keys := r.advertised()
-	for _, key := range []int16{34, 43, 45, 46} { // AlterReplicaLogDirs, ElectLeaders, Alter- and ListPartitionReassignments
+	for _, key := range []int16{34, 43, 45} { // AlterReplicaLogDirs, ElectLeaders, AlterPartitionReassignments
 		if keys[key] {
 			t.Errorf("key %d is advertised", key)
 		}
 	}
 	asked := kadm.TopicsSet{}
 	asked.Add("t", 0)
-	if _, err := w.admin().ListPartitionReassignments(t.Context(), asked); err == nil || t.Context().Err() != nil {
-		t.Errorf("a tool that lists reassignments: %v, want that the broker does not know the request", err)
+	if got, err := w.admin().ListPartitionReassignments(t.Context(), asked); err != nil || len(got) != 0 {
+		t.Errorf("a tool that lists reassignments: %v, %v, want none", got, err)
 	}
 	req := kmsg.NewPtrCreatePartitionsRequest()
 	req.Version, req.TimeoutMillis = 3, 5000
 	topic := kmsg.NewCreatePartitionsRequestTopic()
 	topic.Topic, topic.Count = "t", 2
-	assignment := kmsg.NewCreatePartitionsRequestTopicAssignment()
-	assignment.Replicas = []int32{selfID}
-	topic.Assignment = append(topic.Assignment, assignment)
 	req.Topics = append(req.Topics, topic)
-	if got := ask[*kmsg.CreatePartitionsResponse](r, req).Topics[0]; got.ErrorCode != kerr.InvalidReplicaAssignment.Code {
-		t.Errorf("partitions with an assignment: %+v, want INVALID_REPLICA_ASSIGNMENT", got)
+	for name, c := range map[string]struct {
+		replicas [][]int32
+		want     int16
+	}{
+		"too many":         {[][]int32{{selfID}, {selfID}}, kerr.InvalidReplicaAssignment.Code},
+		"to nobody":        {[][]int32{{}}, kerr.InvalidReplicaAssignment.Code},
+		"to one twice":     {[][]int32{{selfID, selfID}}, kerr.InvalidReplicaAssignment.Code},
+		"to one not there": {[][]int32{{9}}, kerr.InvalidReplicaAssignment.Code},
+		"as it should be":  {[][]int32{{selfID}}, 0},
+	} {
+		for _, validate := range []bool{true, c.want != 0} { // the good one is made in the second round
+			req.ValidateOnly = validate
+			req.Topics[0].Assignment = nil
+			for _, ids := range c.replicas {
+				a := kmsg.NewCreatePartitionsRequestTopicAssignment()
+				a.Replicas = ids
+				req.Topics[0].Assignment = append(req.Topics[0].Assignment, a)
+			}
+			got := ask[*kmsg.CreatePartitionsResponse](r, req).Topics[0]
+			if c.want == 0 && !validate && got.ErrorCode == 0 {
+				w.cluster.mu.Lock()
+				if a := w.cluster.assigned; len(a) != 1 || a[0][0] != selfID {
+					t.Errorf("the cluster was told %v", a)
+				}
+				w.cluster.mu.Unlock()
+				req.Topics[0].Count = 3 // for the other cases
+			}
+			if got.ErrorCode != c.want {
+				t.Errorf("%s: %+v, want error %d", name, got, c.want)
+			}
+		}
 	}
 }

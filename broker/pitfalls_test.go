@@ -475,7 +475,7 @@ func TestProduceRefusesWhatIsNoPlainBatch(t *testing.T) {
 	txn := produceReq(9, -1, "t", 0, good)
 	id := "my-txn"
 	txn.TransactionID = &id
-	if got := ask[*kmsg.ProduceResponse](r, txn).Topics[0].Partitions[0]; got.ErrorCode != 42 {
+	if got := ask[*kmsg.ProduceResponse](r, txn).Topics[0].Partitions[0]; got.ErrorCode != 31 || got.ErrorMessage == nil || !strings.Contains(*got.ErrorMessage, "transactions are not served") {
 		t.Errorf("transactional id: %+v", got)
 	}
 	if got := ask[*kmsg.ProduceResponse](r, produceReq(9, 2, "t", 0, good)).Topics[0].Partitions[0]; got.ErrorCode != 21 {
@@ -511,8 +511,20 @@ func TestInitProducerID(t *testing.T) {
 	txn := kmsg.NewPtrInitProducerIDRequest()
 	id := "x"
 	txn.TransactionalID = &id
-	if got := ask[*kmsg.InitProducerIDResponse](r, txn); got.ErrorCode != 42 || got.ProducerID != -1 {
+	if got := ask[*kmsg.InitProducerIDResponse](r, txn); got.ErrorCode != 31 || got.ProducerID != -1 {
 		t.Errorf("transactional: %+v", got)
+	}
+	for v := int16(1); v <= 4; v++ {
+		find := kmsg.NewPtrFindCoordinatorRequest()
+		find.Version, find.CoordinatorType, find.CoordinatorKey, find.CoordinatorKeys = v, 1, "x", []string{"x"}
+		got := ask[*kmsg.FindCoordinatorResponse](r, find)
+		code, text := got.ErrorCode, got.ErrorMessage
+		if v == 4 {
+			code, text = got.Coordinators[0].ErrorCode, got.Coordinators[0].ErrorMessage
+		}
+		if code != 31 || text == nil || !strings.Contains(*text, "transactions are not served") {
+			t.Errorf("coordinator of transactions, version %d: %+v", v, got)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,7 +65,7 @@ func topicDefaults() []topicConfig {
 		return strconv.FormatInt(d.Milliseconds(), 10)
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return []topicConfig{
+	list := []topicConfig{
 		{"cleanup.policy", kindList, c.Cleanup, "What becomes of old records: delete, compact (the last one of each key stays), or compact,delete."},
 		{"compression.type", kindString, "producer", "Batches are stored as the producer sent them."},
 		{"delete.retention.ms", kindLong, millis(c.DeleteRetention), "Milliseconds for which a compacted topic keeps a tombstone after it was first met."},
@@ -83,6 +84,11 @@ func topicDefaults() []topicConfig {
 		{"segment.ms", kindLong, millis(c.SegmentAge), "Milliseconds after which a new segment is begun."},
 		{"unclean.leader.election.enable", kindBoolean, "false", "Whether a replica that lacks records may lead."},
 	}
+	for _, c := range commitlog.FixedConfigs() {
+		list = append(list, topicConfig{c.Name, c.Kind, c.Values[0], c.Doc()})
+	}
+	slices.SortFunc(list, func(a, b topicConfig) int { return strings.Compare(a.name, b.name) })
+	return list
 }
 
 // CheckTopic returns why a topic cannot have that name or those configs.
@@ -121,24 +127,27 @@ func (b *Broker) BrokerConfigs() []kafka.ConfigEntry {
 	host, port := b.Advertised()
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	c, d := b.cfg, commitlog.DefaultConfig()
-	set := func(name string, kind int8, value string) kafka.ConfigEntry {
-		return kafka.ConfigEntry{Name: name, Kind: kind, Value: value, Set: true}
+	set := func(name string, kind int8, value, doc string) kafka.ConfigEntry {
+		return kafka.ConfigEntry{Name: name, Kind: kind, Value: value, Set: true, Doc: doc}
+	}
+	def := func(name string, kind int8, value, doc string) kafka.ConfigEntry {
+		return kafka.ConfigEntry{Name: name, Kind: kind, Value: value, Doc: doc}
 	}
 	return []kafka.ConfigEntry{
-		set("advertised.listeners", kindString, "PLAINTEXT://"+joinHostPort(host, port)),
-		set("auto.create.topics.enable", kindBoolean, strconv.FormatBool(c.AutoCreateTopics)),
-		set("broker.id", kindInt, number(int64(c.ID))),
-		set("connections.max.idle.ms", kindLong, number(c.IdleTimeout.Milliseconds())),
-		set("fetch.max.bytes", kindInt, number(c.MaxFetchBytes)),
-		set("listeners", kindList, "PLAINTEXT://"+b.Addr()),
-		set("log.dirs", kindString, strings.Join(b.logDirPaths(), ",")),
-		{Name: "log.retention.ms", Kind: kindLong, Value: number(d.Retention.Milliseconds())},
-		{Name: "log.segment.bytes", Kind: kindInt, Value: number(d.SegmentBytes)},
-		set("max.connections", kindInt, number(int64(c.MaxConnections))),
-		set("max.connections.per.ip", kindInt, number(int64(c.perIP()))),
-		{Name: "message.max.bytes", Kind: kindInt, Value: number(int64(d.MaxBatchBytes))},
-		set("num.partitions", kindInt, number(int64(c.AutoCreatePartitions))),
-		set("producer.id.expiration.ms", kindInt, number(c.ProducerIDExpiration.Milliseconds())),
-		set("socket.request.max.bytes", kindInt, number(c.MaxRequestBytes)),
+		set("advertised.listeners", kindString, "PLAINTEXT://"+joinHostPort(host, port), "Where clients are told to connect (broker.advertise)."),
+		set("auto.create.topics.enable", kindBoolean, strconv.FormatBool(c.AutoCreateTopics), "Whether asking for the metadata of an unknown topic creates it (broker.auto_create_topics); never of one whose name begins with __."),
+		set("broker.id", kindInt, number(int64(c.ID)), "This broker's number in the cluster."),
+		set("connections.max.idle.ms", kindLong, number(c.IdleTimeout.Milliseconds()), "Milliseconds after which a connection without a request is closed (broker.idle_timeout)."),
+		set("fetch.max.bytes", kindInt, number(c.MaxFetchBytes), "Bytes of records in one Fetch answer at most (broker.max_fetch_bytes)."),
+		set("listeners", kindList, "PLAINTEXT://"+b.Addr(), "The address that is served (broker.listen)."),
+		set("log.dirs", kindString, strings.Join(b.logDirPaths(), ","), "The directories that partitions are in (data_dir, broker.log_dirs)."),
+		def("log.retention.ms", kindLong, number(d.Retention.Milliseconds()), "retention.ms of topics that set none, in milliseconds."),
+		def("log.segment.bytes", kindInt, number(d.SegmentBytes), "segment.bytes of topics that set none."),
+		set("max.connections", kindInt, number(int64(c.MaxConnections)), "Connections in all (broker.max_connections); at this bound the longest idle gives way."),
+		set("max.connections.per.ip", kindInt, number(int64(c.perIP())), "Connections from one address (broker.max_connections_per_ip); at this bound its longest idle gives way."),
+		def("message.max.bytes", kindInt, number(int64(d.MaxBatchBytes)), "max.message.bytes of topics that set none."),
+		set("num.partitions", kindInt, number(int64(c.AutoCreatePartitions)), "Partitions of a topic that is created because it was asked for (broker.auto_create_partitions)."),
+		set("producer.id.expiration.ms", kindInt, number(c.ProducerIDExpiration.Milliseconds()), "Milliseconds for which the sequence numbers of a producer that sends nothing are remembered (broker.producer_id_expiration)."),
+		set("socket.request.max.bytes", kindInt, number(c.MaxRequestBytes), "Bytes of the largest request (broker.max_request_bytes)."),
 	}
 }

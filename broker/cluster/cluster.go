@@ -38,8 +38,9 @@ type Cluster interface {
 	CreateTopic(ctx context.Context, spec TopicSpec) (TopicView, error)
 	// DeleteTopic marks the topic for deletion. ErrUnknownTopic when there is none of that name.
 	DeleteTopic(ctx context.Context, name string) error
-	// CreatePartitions raises a topic's partition count to count.
-	CreatePartitions(ctx context.Context, name string, count int32) error
+	// CreatePartitions raises a topic's partition count to count. With an assignment there is one for each new partition:
+	// its replicas, leader first. Else the cluster places them.
+	CreatePartitions(ctx context.Context, name string, count int32, assignment ...[]int32) error
 	// AlterTopic replaces a topic's configs by what change makes of them. It returns when this broker's view has them;
 	// an error of change is returned as it is, and then nothing is changed. change may be called several times.
 	AlterTopic(ctx context.Context, name string, change func(configs map[string]string) (map[string]string, error)) error

@@ -65,12 +65,38 @@ func TestConfigFromTopicRefuses(t *testing.T) {
 		{"min.cleanable.dirty.ratio", "NaN", "use a number from 0 to 1"},
 		{"compression.type", "zstd", `only "producer"`},
 		{"message.timestamp.type", "LogAppendTime", `only "CreateTime"`},
+		{"preallocate", "true", `only "false", Kafka's default, is supported: segments grow`},
+		{"segment.jitter.ms", "1", `only "0", Kafka's default`},
+		{"remote.storage.enable", "true", "there is no tiered storage"},
+		{"message.timestamp.after.max.ms", "60000", "records are stored whatever they are dated"},
+		{"leader.replication.throttled.replicas", "*", "nothing to copy"},
 		{"retention.mss", "1", `unknown topic config "retention.mss": known are cleanup.policy, `},
 	} {
 		_, _, err := ConfigFromTopic(map[string]string{c.name: c.value})
 		if err == nil || !strings.Contains(err.Error(), c.name) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s=%s: %v, want one with %q", c.name, c.value, err, c.want)
 		}
+	}
+}
+
+// Tools send every config that they know, most of them at Kafka's default, which was an error for those that have no
+// effect here.
+func TestKafkasDefaultsAreTaken(t *testing.T) {
+	all := map[string]string{}
+	for _, c := range FixedConfigs() {
+		all[c.Name] = c.Values[0]
+		for _, v := range c.Values {
+			if _, _, err := ConfigFromTopic(map[string]string{c.Name: v}); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, _, err := ConfigFromTopic(map[string]string{c.Name: c.Values[0] + "7"}); err == nil {
+			t.Errorf("%s=%s7 is taken and has no effect", c.Name, c.Values[0])
+		}
+	}
+	all["preallocate"] = " False"
+	if c, f, err := ConfigFromTopic(all); err != nil || c != DefaultConfig() || !f.EveryAppend() {
+		t.Errorf("%+v, %+v, %v", c, f, err)
 	}
 }
 

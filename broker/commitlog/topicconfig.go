@@ -34,8 +34,8 @@ type topicKey func(value string, c *Config, f *FlushPolicy) error
 // topicKeys are Kafka's topic configs that are understood (Kafka documentation,
 // "Topic configs"). Keys with one allowed value are here so that tools which
 // always send them are served, and any other value is refused rather than
-// ignored.
-var topicKeys = map[string]topicKey{
+// ignored; so are those of fixedConfigs.
+var topicKeys = withFixed(map[string]topicKey{
 	"segment.bytes": func(v string, c *Config, _ *FlushPolicy) (err error) {
 		c.SegmentBytes, err = integer(v, 1024, maxSegmentBytes)
 		return err
@@ -112,7 +112,7 @@ var topicKeys = map[string]topicKey{
 	"compression.type":               only("producer", "batches are stored as the producer sent them"),
 	"message.timestamp.type":         only("CreateTime", "batches are stored as the producer sent them"),
 	"unclean.leader.election.enable": only("false", "an unclean election loses acknowledged records"),
-}
+})
 
 // TopicKeys lists the names of the topic configs that [ConfigFromTopic] takes.
 func TopicKeys() []string { return slices.Sorted(maps.Keys(topicKeys)) }

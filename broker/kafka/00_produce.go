@@ -19,6 +19,7 @@ var produceAPI = api{
 	key: keyProduce, name: "Produce", min: 0, max: 12,
 	kind:    produce,
 	request: func() kmsg.Request { return kmsg.NewPtrProduceRequest() },
+	shape:   checkProduceShape,
 	enqueue: enqueueProduce,
 }
 
@@ -164,7 +165,7 @@ func checkProduce(req *kmsg.ProduceRequest) error {
 	case req.Version < minProduce:
 		return fmt.Errorf("produce version %d carries message formats older than RecordBatch: use version 3 or higher: %w", req.Version, errUnsupported)
 	case req.TransactionID != nil:
-		return fmt.Errorf("%s: %w", noTransactions, errInvalidRequest)
+		return errTransactions
 	case req.Acks < -1 || req.Acks > 1:
 		return fmt.Errorf("acks=%d: use -1 (all), 0 or 1: %w", req.Acks, errAcks)
 	}

@@ -24,6 +24,15 @@ func serveListOffsets(s *Server, c *call) (*response, error) {
 	req := c.req.(*kmsg.ListOffsetsRequest)
 	resp := kmsg.NewPtrListOffsetsResponse()
 	resp.Version = req.Version
+	times := map[string]map[int32]int{}
+	for _, t := range req.Topics {
+		if times[t.Topic] == nil {
+			times[t.Topic] = map[int32]int{}
+		}
+		for _, p := range t.Partitions {
+			times[t.Topic][p.Partition]++
+		}
+	}
 	for _, t := range req.Topics {
 		rt := kmsg.NewListOffsetsResponseTopic()
 		rt.Topic = t.Topic
@@ -31,7 +40,11 @@ func serveListOffsets(s *Server, c *call) (*response, error) {
 			rp := kmsg.NewListOffsetsResponseTopicPartition()
 			rp.Partition = p.Partition
 			var err error
-			rp.Offset, rp.Timestamp, rp.LeaderEpoch, err = s.listOffset(t.Topic, p)
+			if times[t.Topic][p.Partition] > 1 { // as Kafka's broker, for whose clients the answers would be one
+				err = errInvalidRequest
+			} else {
+				rp.Offset, rp.Timestamp, rp.LeaderEpoch, err = s.listOffset(t.Topic, p)
+			}
 			if err != nil {
 				rp.Offset, rp.Timestamp, rp.LeaderEpoch = -1, -1, -1
 				rp.ErrorCode = codeOf(err)

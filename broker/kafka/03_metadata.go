@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
@@ -44,13 +45,19 @@ func (s *Server) toCreate(req *kmsg.MetadataRequest, view *cluster.View) []strin
 		return nil
 	}
 	var names []string
+	first := once[string]()
 	for _, t := range req.Topics {
-		if t.Topic != nil && view.Topics[*t.Topic] == nil && !slices.Contains(names, *t.Topic) {
+		if t.Topic != nil && view.Topics[*t.Topic] == nil && !internal(*t.Topic) && first(*t.Topic) {
 			names = append(names, *t.Topic)
 		}
 	}
 	return names
 }
+
+// internal tells whether a name is of those that Kafka's brokers give to their own topics (__consumer_offsets,
+// __transaction_state). Clients look at them whether they are there or not, and an empty one with our defaults is not
+// what they are looking for. Who creates one on purpose may.
+func internal(topic string) bool { return strings.HasPrefix(topic, "__") }
 
 // autoCreate creates topics and returns those that could not be, each with the reason.
 func (s *Server) autoCreate(ctx context.Context, names []string) map[string]error {
@@ -100,8 +107,15 @@ func metadata(req *kmsg.MetadataRequest, view *cluster.View, refused map[string]
 		}
 		return resp
 	}
+	first := once[[2]string]()
 	for _, t := range req.Topics {
-		resp.Topics = append(resp.Topics, metadataNamed(view, t, refused))
+		key := [2]string{named(t.Topic)}
+		if t.Topic == nil {
+			key[1] = string(t.TopicID[:])
+		}
+		if first(key) {
+			resp.Topics = append(resp.Topics, metadataNamed(view, t, refused))
+		}
 	}
 	return resp
 }

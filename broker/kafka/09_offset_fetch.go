@@ -27,8 +27,19 @@ func serveOffsetFetch(s *Server, c *call) (*response, error) {
 	ctx, cancel := s.clusterContext(c.ctx, 0)
 	defer cancel()
 	if req.Version >= fetchByGroups {
+		times := count(req.Groups, func(g kmsg.OffsetFetchRequestGroup) string { return g.Group })
+		first := once[string]()
 		for _, g := range req.Groups {
-			resp.Groups = append(resp.Groups, s.fetchOffsets(ctx, g))
+			switch {
+			case !first(g.Group):
+			case times[g.Group] > 1: // of which topics each time, only the answers would tell
+				out := kmsg.NewOffsetFetchResponseGroup()
+				out.Group, out.ErrorCode = g.Group, codeInvalidRequest
+				s.metrics.failed(out.ErrorCode)
+				resp.Groups = append(resp.Groups, out)
+			default:
+				resp.Groups = append(resp.Groups, s.fetchOffsets(ctx, g))
+			}
 		}
 		return encode(c.header, resp), nil
 	}

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -24,13 +25,18 @@ var findCoordinatorAPI = api{
 	},
 }
 
+// errTransactions refuses whatever names a transactional id. On the wire it is CLUSTER_AUTHORIZATION_FAILED: of the codes
+// that fit it is the one at which librdkafka and Java's client give up at once and say so; librdkafka asks again for ever
+// at INVALID_REQUEST.
+var errTransactions = errors.New(noTransactions)
+
 const noTransactions = "transactions are not served: produce without a transactional id (idempotence works)"
 
 // coordinatorGroup is the type of key that is a group's name; 1 is a transactional id, 2 a share group.
 const coordinatorGroup = 0
 
-// findCoordinator answers from a view: a pure function. What has no coordinator here gets INVALID_REQUEST, which
-// clients do not retry.
+// findCoordinator answers from a view: a pure function. What has no coordinator here gets an error that clients do not
+// retry.
 func findCoordinator(req *kmsg.FindCoordinatorRequest, view *cluster.View) *kmsg.FindCoordinatorResponse {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
 	resp.Version = req.Version
@@ -40,7 +46,11 @@ func findCoordinator(req *kmsg.FindCoordinatorRequest, view *cluster.View) *kmsg
 		resp.ErrorCode, resp.ErrorMessage = groupCode(err), text(err)
 		return resp
 	}
+	first := once[string]()
 	for _, key := range req.CoordinatorKeys {
+		if !first(key) {
+			continue
+		}
 		n, err := coordinator(req.CoordinatorType, key, view)
 		co := kmsg.NewFindCoordinatorResponseCoordinator()
 		co.Key, co.NodeID, co.Host, co.Port = key, n.ID, n.Host, n.Port
@@ -55,7 +65,7 @@ func coordinator(kind int8, key string, view *cluster.View) (cluster.Node, error
 	switch kind {
 	case coordinatorGroup:
 	case 1:
-		return none, fmt.Errorf("%s: %w", noTransactions, errInvalidRequest)
+		return none, errTransactions
 	default:
 		return none, fmt.Errorf("coordinators of type %d: only groups (0) have one here: %w", kind, errInvalidRequest)
 	}

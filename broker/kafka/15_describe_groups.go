@@ -17,7 +17,11 @@ func serveDescribeGroups(s *Server, c *call) (*response, error) {
 	resp.Version = req.Version
 	ctx, cancel := s.clusterContext(c.ctx, 0)
 	defer cancel()
+	first := once[string]() // each is a question to the store
 	for _, group := range req.Groups {
+		if !first(group) {
+			continue
+		}
 		out := kmsg.NewDescribeGroupsResponseGroup()
 		out.Group, out.State, out.AuthorizedOperations = group, stateEmpty, noAuthorizedOperations
 		offsets, err := s.committedByName(ctx, group)

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
@@ -27,10 +28,7 @@ func serveCreateTopics(s *Server, c *call) (*response, error) {
 	ctx, cancel := s.clusterContext(c.ctx, req.TimeoutMillis)
 	defer cancel()
 
-	times := map[string]int{}
-	for _, t := range req.Topics {
-		times[t.Topic]++
-	}
+	times := count(req.Topics, func(t kmsg.CreateTopicsRequestTopic) string { return t.Topic })
 	for _, t := range req.Topics {
 		if times[t.Topic] == 0 {
 			continue // a name that came twice is answered once
@@ -38,7 +36,7 @@ func serveCreateTopics(s *Server, c *call) (*response, error) {
 		out := kmsg.NewCreateTopicsResponseTopic()
 		out.Topic, out.NumPartitions, out.ReplicationFactor = t.Topic, -1, -1
 		if times[t.Topic] > 1 {
-			s.refuse(&out.ErrorCode, &out.ErrorMessage, fmt.Errorf("topic %q is in the request %d times: name it once: %w", t.Topic, times[t.Topic], errInvalidRequest))
+			s.refuse(&out.ErrorCode, &out.ErrorMessage, namedTwice("topic", t.Topic, times[t.Topic]))
 			times[t.Topic] = 0
 		}
 		resp.Topics = append(resp.Topics, out)
@@ -104,6 +102,9 @@ func topicSpec(t kmsg.CreateTopicsRequestTopic, validateOnly bool) (cluster.Topi
 		if c.Value == nil {
 			return spec, fmt.Errorf("config %q has no value: leave it out to have the default: %w", c.Name, cluster.ErrInvalidConfig)
 		}
+		if _, twice := spec.Configs[c.Name]; twice {
+			return spec, fmt.Errorf("config %q is named twice: %w", c.Name, errInvalidRequest)
+		}
 		spec.Configs[c.Name] = *c.Value
 	}
 	if len(t.ReplicaAssignment) > 0 {
@@ -114,6 +115,9 @@ func topicSpec(t kmsg.CreateTopicsRequestTopic, validateOnly bool) (cluster.Topi
 		for _, a := range t.ReplicaAssignment {
 			if _, twice := spec.Assignment[a.Partition]; twice || len(a.Replicas) == 0 {
 				return spec, fmt.Errorf("partition %d of the replica assignment: name it once, with at least one broker: %w", a.Partition, errAssignment)
+			}
+			if r := slices.Sorted(slices.Values(a.Replicas)); len(slices.Compact(r)) < len(a.Replicas) {
+				return spec, fmt.Errorf("partition %d is assigned to a broker twice: %w", a.Partition, errAssignment)
 			}
 			spec.Assignment[a.Partition] = a.Replicas
 		}

@@ -16,8 +16,8 @@ func serveInitProducerID(s *Server, c *call) (*response, error) {
 	resp.ProducerID, resp.ProducerEpoch = -1, -1
 	if req.TransactionalID != nil {
 		s.complain("transactions", "a client asked for a transactional producer: "+noTransactions, s.field(c))
-		s.metrics.failed(codeInvalidRequest)
-		resp.ErrorCode = codeInvalidRequest
+		resp.ErrorCode = codeOf(errTransactions) // there is no field for its text
+		s.metrics.failed(resp.ErrorCode)
 		return encode(c.header, resp), nil
 	}
 	// Without a transactional id, an epoch to go on from means nothing: as in Kafka every request gets a fresh id.

@@ -21,7 +21,7 @@ func serveDescribeConfigs(s *Server, c *call) (*response, error) {
 	req := c.req.(*kmsg.DescribeConfigsRequest)
 	resp := kmsg.NewPtrDescribeConfigsResponse()
 	resp.Version = req.Version
-	for _, r := range req.Resources {
+	for _, r := range merged(req.Resources) {
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
 		out.Configs = []kmsg.DescribeConfigsResponseResourceConfig{}
@@ -49,6 +49,24 @@ func serveDescribeConfigs(s *Server, c *call) (*response, error) {
 		resp.Resources = append(resp.Resources, out)
 	}
 	return encode(c.header, resp), nil
+}
+
+// merged makes one of each resource that is named several times: all configs that are asked for of it, null being all.
+func merged(resources []kmsg.DescribeConfigsRequestResource) (out []kmsg.DescribeConfigsRequestResource) {
+	at := map[resource]int{}
+	for _, r := range resources {
+		i, before := at[resource{r.ResourceType, r.ResourceName}]
+		switch {
+		case !before:
+			at[resource{r.ResourceType, r.ResourceName}] = len(out)
+			out = append(out, r)
+		case r.ConfigNames == nil:
+			out[i].ConfigNames = nil
+		case out[i].ConfigNames != nil:
+			out[i].ConfigNames = append(out[i].ConfigNames, r.ConfigNames...)
+		}
+	}
+	return out
 }
 
 func (s *Server) describe(r kmsg.DescribeConfigsRequestResource) ([]ConfigEntry, kmsg.ConfigSource, error) {

@@ -17,7 +17,30 @@ var alterConfigsAPI = api{
 	key: 33, name: "AlterConfigs", min: 0, max: 2,
 	kind:    waiting,
 	request: func() kmsg.Request { return kmsg.NewPtrAlterConfigsRequest() },
+	shape:   checkAlterConfigsShape,
 	serve:   serveAlterConfigs,
+}
+
+var errNullConfigs = errors.New("the list of configs is null, which would take all of them back: send an empty one for that")
+
+// checkAlterConfigsShape refuses what decodes like a list of nothing and is none: a client that has no list, not one that
+// wants the defaults. The layout is that of versions 0 to 2 (Kafka protocol guide, "AlterConfigs Request").
+func checkAlterConfigsShape(body []byte, version int16) error {
+	w := walker{b: body, compact: version >= 2}
+	for n := w.count(); n > 0 && !w.bad; n-- {
+		w.skip(1)   // type
+		w.bytes16() // name
+		if w.null() {
+			return errNullConfigs
+		}
+		for n := w.count(); n > 0 && !w.bad; n-- {
+			w.bytes16() // name
+			w.bytes16() // value
+			w.tags()
+		}
+		w.tags()
+	}
+	return nil // what is cut short the decoder finds
 }
 
 func serveAlterConfigs(s *Server, c *call) (*response, error) {

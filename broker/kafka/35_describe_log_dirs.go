@@ -18,13 +18,14 @@ func serveDescribeLogDirs(s *Server, c *call) (*response, error) {
 	req := c.req.(*kmsg.DescribeLogDirsRequest)
 	resp := kmsg.NewPtrDescribeLogDirsResponse()
 	resp.Version = req.Version
+	wanted := wantedInLogDirs(req)
 	for _, d := range s.backend.LogDirs() {
-		resp.Dirs = append(resp.Dirs, describeLogDir(d, req))
+		resp.Dirs = append(resp.Dirs, describeLogDir(d, wanted))
 	}
 	return encode(c.header, resp), nil
 }
 
-func describeLogDir(d LogDir, req *kmsg.DescribeLogDirsRequest) kmsg.DescribeLogDirsResponseDir {
+func describeLogDir(d LogDir, wanted func(LogDirPartition) bool) kmsg.DescribeLogDirsResponseDir {
 	out := kmsg.NewDescribeLogDirsResponseDir()
 	out.Dir, out.TotalBytes, out.UsableBytes = d.Path, d.TotalBytes, d.UsableBytes
 	if d.Err != nil {
@@ -34,7 +35,7 @@ func describeLogDir(d LogDir, req *kmsg.DescribeLogDirsRequest) kmsg.DescribeLog
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 	})
 	for _, p := range d.Partitions {
-		if !logDirWanted(req, p) {
+		if !wanted(p) {
 			continue
 		}
 		if n := len(out.Topics); n == 0 || out.Topics[n-1].Topic != p.Topic {
@@ -50,9 +51,20 @@ func describeLogDir(d LogDir, req *kmsg.DescribeLogDirsRequest) kmsg.DescribeLog
 	return out
 }
 
-// logDirWanted: a null list of topics is all.
-func logDirWanted(req *kmsg.DescribeLogDirsRequest, p LogDirPartition) bool {
-	return req.Topics == nil || slices.ContainsFunc(req.Topics, func(t kmsg.DescribeLogDirsRequestTopic) bool {
-		return t.Topic == p.Topic && slices.Contains(t.Partitions, p.Partition)
-	})
+// wantedInLogDirs tells which partitions are asked for: a null list of topics is all.
+func wantedInLogDirs(req *kmsg.DescribeLogDirsRequest) func(LogDirPartition) bool {
+	if req.Topics == nil {
+		return func(LogDirPartition) bool { return true }
+	}
+	type id struct {
+		topic     string
+		partition int32
+	}
+	asked := map[id]bool{}
+	for _, t := range req.Topics {
+		for _, p := range t.Partitions {
+			asked[id{t.Topic, p}] = true
+		}
+	}
+	return func(p LogDirPartition) bool { return asked[id{p.Topic, p.Partition}] }
 }

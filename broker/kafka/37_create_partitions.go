@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
@@ -28,10 +29,17 @@ func serveCreatePartitions(s *Server, c *call) (*response, error) {
 	resp.Version = req.Version
 	ctx, cancel := s.clusterContext(c.ctx, req.TimeoutMillis)
 	defer cancel()
+	times := count(req.Topics, func(t kmsg.CreatePartitionsRequestTopic) string { return t.Topic })
+	first := once[string]()
 	for _, t := range req.Topics {
+		if !first(t.Topic) {
+			continue
+		}
 		out := kmsg.NewCreatePartitionsResponseTopic()
 		out.Topic = t.Topic
-		if err := s.createPartitions(ctx, t, req.ValidateOnly); err != nil {
+		if n := times[t.Topic]; n > 1 {
+			s.refuse(&out.ErrorCode, &out.ErrorMessage, namedTwice("topic", t.Topic, n))
+		} else if err := s.createPartitions(ctx, t, req.ValidateOnly); err != nil {
 			s.refuseCluster(&out.ErrorCode, &out.ErrorMessage, err)
 		} else {
 			warning := keysRemap
@@ -42,6 +50,31 @@ func serveCreatePartitions(s *Server, c *call) (*response, error) {
 	return encode(c.header, resp), nil
 }
 
+// newReplicas reads where the partitions beyond the present ones are to be: nothing when the request leaves that open.
+func newReplicas(t kmsg.CreatePartitionsRequestTopic, have int32, view *cluster.View) (assignment [][]int32, err error) {
+	if len(t.Assignment) == 0 {
+		return nil, nil
+	}
+	if n := t.Count - have; int(n) != len(t.Assignment) {
+		return nil, fmt.Errorf("topic %q gets %d partitions, and %d are assigned: assign each new one, or none: %w", t.Topic, n, len(t.Assignment), errAssignment)
+	}
+	for i, a := range t.Assignment {
+		if len(a.Replicas) == 0 {
+			return nil, fmt.Errorf("partition %d is assigned to no broker: %w", have+int32(i), errAssignment)
+		}
+		for k, id := range a.Replicas {
+			if slices.Contains(a.Replicas[:k], id) {
+				return nil, fmt.Errorf("partition %d is assigned to broker %d twice: %w", have+int32(i), id, errAssignment)
+			}
+			if _, ok := view.Node(id); !ok {
+				return nil, fmt.Errorf("partition %d is assigned to broker %d, which is not registered: %w", have+int32(i), id, errAssignment)
+			}
+		}
+		assignment = append(assignment, a.Replicas)
+	}
+	return assignment, nil
+}
+
 func (s *Server) createPartitions(ctx context.Context, t kmsg.CreatePartitionsRequestTopic, validateOnly bool) error {
 	tv := s.backend.View().Topics[t.Topic]
 	if tv == nil {
@@ -50,13 +83,11 @@ func (s *Server) createPartitions(ctx context.Context, t kmsg.CreatePartitionsRe
 	if have := int32(len(tv.Partitions)); t.Count <= have {
 		return fmt.Errorf("topic %q has %d partitions: a new count must be higher, got %d: %w", t.Topic, have, t.Count, cluster.ErrInvalidPartitions)
 	}
-	if len(t.Assignment) > 0 {
-		return fmt.Errorf("topic %q: the cluster places new partitions itself: leave the assignment out: %w", t.Topic, errAssignment)
+	assignment, err := newReplicas(t, int32(len(tv.Partitions)), s.backend.View())
+	if err != nil || validateOnly {
+		return err
 	}
-	if validateOnly {
-		return nil
-	}
-	if err := s.backend.CreatePartitions(ctx, t.Topic, t.Count); err != nil {
+	if err := s.backend.CreatePartitions(ctx, t.Topic, t.Count, assignment...); err != nil {
 		return err
 	}
 	s.log.Warn("partitions added: "+keysRemap,

@@ -15,7 +15,11 @@ func serveDeleteGroups(s *Server, c *call) (*response, error) {
 	resp.Version = req.Version
 	ctx, cancel := s.clusterContext(c.ctx, 0)
 	defer cancel()
+	first := once[string]()
 	for _, group := range req.Groups {
+		if !first(group) {
+			continue
+		}
 		out := kmsg.NewDeleteGroupsResponseGroup()
 		out.Group = group
 		err := checkGroupID(group)

@@ -29,6 +29,8 @@ type api struct {
 	kind     kind
 	flexible int16 // first version with tagged fields, filled in from kmsg
 	request  func() kmsg.Request
+	// shape looks at the body before it is decoded, for what decoding would cost or lose; nil where that is nothing.
+	shape func(body []byte, version int16) error
 	// serve answers an inline or waiting request. An inline one returns errWouldBlock to be called again from a
 	// goroutine (call.mayBlock). Another error closes the connection.
 	serve func(s *Server, c *call) (*response, error)
@@ -64,7 +66,7 @@ func init() {
 		&createTopicsAPI, &deleteTopicsAPI, &initProducerIDAPI, &describeConfigsAPI, &createPartitionsAPI,
 		&offsetCommitAPI, &offsetFetchAPI, &joinGroupAPI, &describeGroupsAPI, &listGroupsAPI, &deleteGroupsAPI, &offsetDeleteAPI,
 		&deleteRecordsAPI, &offsetForLeaderEpochAPI, &alterConfigsAPI, &describeLogDirsAPI, &incrementalAlterConfigsAPI,
-		&describeClusterAPI,
+		&describeClusterAPI, &describeAclsAPI, &listPartitionReassignmentsAPI,
 	} {
 		apiTable[a.key] = a
 		for a.flexible = a.min; a.flexible <= a.max; a.flexible++ {

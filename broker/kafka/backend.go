@@ -32,7 +32,7 @@ type Backend interface {
 
 	CreateTopic(ctx context.Context, spec cluster.TopicSpec) (cluster.TopicView, error)
 	DeleteTopic(ctx context.Context, name string) error
-	CreatePartitions(ctx context.Context, name string, count int32) error
+	CreatePartitions(ctx context.Context, name string, count int32, assignment ...[]int32) error
 	AlterTopic(ctx context.Context, name string, change func(configs map[string]string) (map[string]string, error)) error
 
 	CommitOffsets(ctx context.Context, group string, offsets map[cluster.PartitionID]cluster.CommittedOffset) error

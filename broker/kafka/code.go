@@ -27,6 +27,7 @@ const (
 	codeInvalidRequiredAcks     = 21
 	codeIllegalGeneration       = 22
 	codeInvalidGroupID          = 24
+	codeClusterAuthorization    = 31
 	codeInvalidTimestamp        = 32
 	codeUnsupportedVersion      = 35
 	codeTopicAlreadyExists      = 36
@@ -38,6 +39,7 @@ const (
 	codeOutOfOrderSequence      = 45
 	codeDuplicateSequence       = 46
 	codeInvalidProducerEpoch    = 47
+	codeSecurityDisabled        = 54
 	codeKafkaStorageError       = 56
 	codeGroupIDNotFound         = 69
 	codeFencedLeaderEpoch       = 74
@@ -110,6 +112,8 @@ var codes = []struct {
 	{errAssignment, codeInvalidAssignment},
 	{errNoLeaderYet, codeLeaderNotAvailable},
 	{errInvalidRequest, codeInvalidRequest},
+	{errTransactions, codeClusterAuthorization},
+	{errNoSecurity, codeSecurityDisabled},
 	{errUnsupported, codeUnsupportedVersion},
 	{errCompression, codeUnsupportedCompression},
 	{errTimestamp, codeInvalidTimestamp},

@@ -40,9 +40,9 @@ func parse(f *frame) (*api, *call, error) {
 	}
 	c.req = a.request()
 	c.req.SetVersion(h.version)
-	if a.kind == produce {
-		if err := checkProduceShape(body, h.version); err != nil {
-			return nil, nil, err
+	if a.shape != nil {
+		if err := a.shape(body, h.version); err != nil {
+			return nil, nil, fmt.Errorf("%s version %d: %w", a.name, h.version, err)
 		}
 	}
 	if u, ok := c.req.(kmsg.UnsafeReadFrom); ok && a.kind == produce {

@@ -83,6 +83,14 @@ func (w *walker) int32() int {
 	return int(v)
 }
 
+// null tells whether an array comes next that is null.
+func (w *walker) null() bool {
+	if w.compact {
+		return len(w.b) > 0 && w.b[0] == 0
+	}
+	return len(w.b) >= 4 && int32(binary.BigEndian.Uint32(w.b)) < 0
+}
+
 // count reads an array's length; null is none.
 func (w *walker) count() int {
 	if w.compact {

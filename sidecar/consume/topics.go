@@ -235,7 +235,7 @@ func (m *Manager) topic(ctx context.Context, name string) (upstream.Topic, error
 	if err == nil {
 		return t, nil
 	}
-	if !isCode(err, api.CodeTopicNotFound) || !m.autoCreate {
+	if !isCode(err, api.CodeTopicNotFound) || !m.autoCreate || !upstream.MayAutoCreate(name) {
 		return t, brokerError("read the topic", err)
 	}
 	t, err = m.up.CreateTopic(ctx, name, api.TopicSpec{})

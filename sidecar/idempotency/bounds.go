@@ -166,7 +166,7 @@ func (k *Keys) place(ctx context.Context, topic string, ms []publish.Message, o 
 // the configuration says so.
 func (k *Keys) topic(ctx context.Context, name string) (upstream.Topic, error) {
 	t, err := k.deps.Brokers.Topic(ctx, name)
-	if k.deps.AutoCreate && isCode(err, api.CodeTopicNotFound) {
+	if k.deps.AutoCreate && upstream.MayAutoCreate(name) && isCode(err, api.CodeTopicNotFound) {
 		t, err = k.deps.Brokers.CreateTopic(ctx, name, api.TopicSpec{})
 		if isCode(err, api.CodeTopicExists) {
 			t, err = k.deps.Brokers.Refresh(ctx, name)

@@ -168,7 +168,7 @@ func (p *Publisher) checkSizes(ms []Message, batch bool) (bytes int, named bool,
 // so that an old memory never refuses a message.
 func (p *Publisher) topic(ctx context.Context, name string) (upstream.Topic, error) {
 	t, err := p.up.Topic(ctx, name)
-	if p.create && err != nil && errors.Is(err, api.NewError(api.CodeTopicNotFound, "")) {
+	if p.create && upstream.MayAutoCreate(name) && err != nil && errors.Is(err, api.NewError(api.CodeTopicNotFound, "")) {
 		t, err = p.up.CreateTopic(ctx, name, api.TopicSpec{})
 		if errors.Is(err, api.NewError(api.CodeTopicExists, "")) {
 			t, err = p.up.Refresh(ctx, name)

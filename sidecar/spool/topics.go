@@ -215,7 +215,7 @@ func (s *Spool) topic(ctx context.Context, name string) (accepting, error) {
 		defer cancel()
 	}
 	t, err := s.brokers.Topic(short, name)
-	if s.cfg.AutoCreate && errors.Is(err, api.NewError(api.CodeTopicNotFound, "")) {
+	if s.cfg.AutoCreate && upstream.MayAutoCreate(name) && errors.Is(err, api.NewError(api.CodeTopicNotFound, "")) {
 		t, err = s.brokers.CreateTopic(ctx, name, api.TopicSpec{})
 		if errors.Is(err, api.NewError(api.CodeTopicExists, "")) {
 			t, err = s.brokers.Refresh(ctx, name)

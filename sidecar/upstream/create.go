@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -15,6 +16,12 @@ import (
 
 // DefaultPartitions is how many partitions a topic gets that asks for none.
 const DefaultPartitions = 4
+
+// MayAutoCreate tells whether a topic may be made because it was named: not
+// one whose name is of those that Kafka's brokers give to their own topics
+// (__consumer_offsets), which would find an empty one in place of theirs.
+// CreateTopic makes those too.
+func MayAutoCreate(name string) bool { return !strings.HasPrefix(name, "__") }
 
 // CreateTopic creates a topic (4 partitions unless spec says otherwise; as
 // many replicas as the brokers' default, else 1) and waits until all its

@@ -36,7 +36,7 @@ type Config struct {
 	MaxConnections     int           `yaml:"max_connections" help:"Most connections to the API at a time, 1 to 1000000; one more is answered 429 and closed. Each costs some 40 KiB while it is used."`
 	DrainTimeout       time.Duration `yaml:"drain_timeout" live:"true" help:"How long each step of a clean stop may take, 100ms to 10m: acknowledgements still to come, requests under way, messages still to be written."`
 	CheckpointInterval time.Duration `yaml:"checkpoint_interval" live:"true" help:"How often the positions of the groups are written to the coordination store, 1s to 24h: what another sidecar may repeat when this one dies; 0s means one second, or one for each hundred live sidecars where that is more."`
-	AutoCreateTopics   bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404."`
+	AutoCreateTopics   bool          `yaml:"auto_create_topics" help:"Create an unknown topic at its first message or pull instead of answering 404; never one whose name begins with __, which are Kafka's own."`
 
 	Kafka   upstream.Config `yaml:"kafka"`
 	Publish publish.Config  `yaml:"publish"`

@@ -70,3 +70,33 @@ func TestPutTopicTellsItsBounds(t *testing.T) {
 		t.Errorf("%+v", made)
 	}
 }
+
+// A topic of Kafka's own, __consumer_offsets for example, was made empty and with our defaults by whoever misdirected a
+// message or a pull to it, also at Apache Kafka's brokers before their own had. By every way in which a name alone makes a
+// topic it is 404 now; PUT makes it.
+func TestInternalTopicsAreNotMadeByNamingThem(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.AutoCreateTopics = true })
+	for _, x := range []struct {
+		what, path, body string
+		headers          []string
+	}{
+		{"a message", "/topics/__made", "x", nil},
+		{"a batch", "/topics/__made/batch", `{"value":"x"}`, nil},
+		{"a spooled message", "/topics/__made?ack=spool", "x", nil},
+		{"a message with a key of its own", "/topics/__made", "x", []string{"Idempotency-Key: " + `"a"`}},
+		{"a pull", "/groups/g/topics/__made/pull", "", nil},
+	} {
+		if a := r.do("POST", x.path, x.body, x.headers...); a.status != 404 || a.code() != api.CodeTopicNotFound {
+			t.Errorf("%s: got %s, want 404 topic_not_found", x.what, a)
+		}
+		if a := r.do("POST", strings.Replace(x.path, "__", "_"+strings.Map(func(r rune) rune {
+			if r >= 'a' && r <= 'z' {
+				return r
+			}
+			return '-'
+		}, x.what), 1), x.body, x.headers...); a.status >= 300 {
+			t.Errorf("%s for another topic: got %s", x.what, a)
+		}
+	}
+	into[api.Topic](t, r.do("PUT", "/topics/__made", ""), 201)
+}

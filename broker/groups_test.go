@@ -217,10 +217,10 @@ func TestFindCoordinatorIsTheSameWhoeverAsks(t *testing.T) {
 			t.Errorf("shares %v: each of three brokers should have some of 300 groups", share)
 		}
 	}
-	for _, kind := range []int8{1, 2} {
+	for kind, want := range map[int8]int16{1: 31, 2: 42} { // of transactions, of share groups
 		req := kmsg.NewPtrFindCoordinatorRequest()
 		req.Version, req.CoordinatorKey, req.CoordinatorType = 3, "x", kind
-		if got := ask[*kmsg.FindCoordinatorResponse](r, req); got.ErrorCode != 42 || got.NodeID != -1 {
+		if got := ask[*kmsg.FindCoordinatorResponse](r, req); got.ErrorCode != want || got.NodeID != -1 {
 			t.Errorf("type %d: %+v", kind, got)
 		}
 	}

@@ -145,7 +145,10 @@ func TestStream(t *testing.T) {
 func TestStreamOfEvents(t *testing.T) {
 	r := newRig(t, nil)
 	r.do("POST", "/topics/one", "a\nb")
-	s := r.stream("/groups/g/topics/one/stream?ack=auto&heartbeat=100ms", "Accept: text/event-stream")
+	s := r.stream("/groups/g/topics/one/stream?ack=auto&heartbeat=100ms", "Accept: Text/Event-Stream")
+	if got := s.resp.Header.Get("X-Accel-Buffering"); got != "no" {
+		t.Errorf("X-Accel-Buffering %q: nginx holds the stream back until it ends", got)
+	}
 	if got := s.resp.Header.Get("Content-Type"); got != api.ContentTypeEvents {
 		t.Errorf("content type %q", got)
 	}

@@ -343,3 +343,22 @@ func TestPackedBodyOfAnySize(t *testing.T) {
 		}
 	}
 }
+
+// A client that sends all of a body before it looks for an answer, as Python's
+// does, got a broken pipe for one that is too large in place of 413: no more than
+// 16 MiB and one second of it were read.
+func TestRefusedWhileSendingMuch(t *testing.T) {
+	s := serve(t, nil)
+	for _, head := range []string{"Content-Length: 104857600", "Transfer-Encoding: chunked"} {
+		c, r := s.dial()
+		fmt.Fprintf(c, "POST /topics/t HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", head)
+		for range 100 {
+			if _, err := fmt.Fprintf(c, "100000\r\n%s\r\n", strings.Repeat("x", 1<<20)); err != nil {
+				t.Fatalf("%s: %v", head, err)
+			}
+		}
+		if status, text := answered(t, r); status != 413 || !strings.Contains(text, "max_request_bytes") {
+			t.Errorf("%s: %d %s", head, status, text)
+		}
+	}
+}

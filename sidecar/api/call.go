@@ -87,7 +87,7 @@ func (c *call) duration(name string, least, most time.Duration) (time.Duration, 
 		return 0, bad(name, s, timespan.Form)
 	}
 	if d < least || d > most {
-		return 0, bad(name, s, "a duration from "+durationText(least)+" to "+durationText(most))
+		return 0, bad(name, s, "a duration from "+durationText(least)+" to "+durationText(most)+timespan.Hint(s, least, most))
 	}
 	return d, nil
 }

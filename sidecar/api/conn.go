@@ -2,7 +2,6 @@ package api
 
 import (
 	"errors"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -56,7 +55,8 @@ func (l *listener) close(which func(*conn) bool) {
 	}
 	l.mu.Unlock()
 	for _, c := range all {
-		_ = c.Close() // it is being given up
+		c.giveUp()
+		_ = c.Close()
 	}
 }
 
@@ -162,10 +162,18 @@ func (c *conn) lingers() {
 	c.linger = true
 }
 
+// giveUp has the connection closed at once.
+func (c *conn) giveUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.linger = false
+}
+
 // Bounds of what is read of a client that is not listened to any more.
 const (
-	lingerTime  = time.Second
-	lingerBytes = 16 << 20
+	lingerTime  = time.Second      // for each read: a client that sends nothing is waiting for us, or gone
+	lingerAll   = 10 * time.Second // for all that it sends
+	lingerBytes = 256 << 20        // more than clients send by mistake; Python sends all before it looks for an answer
 )
 
 // readOut ends our half, and reads what the client sends until it has seen
@@ -176,9 +184,29 @@ func (c *conn) readOut() {
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) // if it fails the read below does
-	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+	buf := lingerBuffers.Get().(*[lingerBuffer]byte)
+	defer lingerBuffers.Put(buf)
+	for end, left := time.Now().Add(lingerAll), int64(lingerBytes); left > 0; {
+		now := time.Now()
+		if !now.Before(end) {
+			return
+		}
+		until := now.Add(lingerTime)
+		if until.After(end) {
+			until = end
+		}
+		_ = c.Conn.SetReadDeadline(until) // if it fails the read below does
+		n, err := c.Conn.Read(buf[:])
+		if err != nil {
+			return
+		}
+		left -= int64(n)
+	}
 }
+
+const lingerBuffer = 64 << 10
+
+var lingerBuffers = sync.Pool{New: func() any { return new([lingerBuffer]byte) }}
 
 func (c *conn) fail() {
 	c.mu.Lock()

@@ -96,11 +96,8 @@ func (s *Server) pullRequestOf(c *call) (r consume.PullRequest, raw bool, err er
 
 // delivery reads the options that pulls and streams share.
 func (c *call) delivery() (lease time.Duration, from string, auto bool, err error) {
-	if lease, err = c.duration("lease", 0, consume.MaxLease); err != nil {
+	if lease, err = c.duration("lease", consume.MinLease, consume.MaxLease); err != nil {
 		return 0, "", false, err
-	}
-	if s, given := c.option("lease"); given && lease < consume.MinLease {
-		return 0, "", false, bad("lease", s, fmt.Sprintf("a duration from %s to %s", consume.MinLease, consume.MaxLease))
 	}
 	from, given := c.option("from")
 	if given && from == "" {

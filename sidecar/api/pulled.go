@@ -7,7 +7,7 @@ import (
 )
 
 func (c *call) acceptsBehind() bool {
-	return string(c.Request.Header.Peek("Accept")) == api.ContentTypeBehind
+	return preferred(&c.Request.Header) == api.ContentTypeBehind
 }
 
 // answerPulled answers a pull in the form that the client accepts.

@@ -63,7 +63,7 @@ func (r *room) wait() { r.wg.Wait() }
 
 // turnAway waits for the beginning of the request, since clients take an answer
 // that comes before for a fault, then answers, and closes when the client has
-// seen it. It takes twice lingerTime at most.
+// seen it. It takes lingerTime twice and lingerAll at most.
 func (c *conn) turnAway(answer []byte) {
 	_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) // if it fails the read does too
 	_, _ = c.Conn.Read(make([]byte, 1))

@@ -54,7 +54,7 @@ func (s *Server) streamRequestOf(c *call) (r streamOptions, err error) {
 	if r.heartbeat == 0 { // not given
 		r.heartbeat = defaultHeartbeat
 	}
-	r.events = strings.Contains(string(c.Request.Header.Peek("Accept")), api.ContentTypeEvents)
+	r.events = strings.Contains(strings.ToLower(string(c.Request.Header.Peek("Accept"))), api.ContentTypeEvents)
 	if len(c.PostBody()) > 0 {
 		return r, apiError(api.CodeBadRequest, "a stream takes no body: settle messages with POST …/ack, nack and extend while it runs")
 	}
@@ -158,9 +158,13 @@ func (o *stream) run(w *wire, contentType string) {
 	stop()
 }
 
+// headerUnbuffered has nginx pass on what it gets, which it would hold back until
+// its buffers are full or the answer ends.
+const headerUnbuffered = "X-Accel-Buffering"
+
 // head writes what comes before the first message.
 func (o *stream) head(contentType string) error {
-	h := "HTTP/1.1 200 OK\r\nServer: sidestream\r\nContent-Type: " + contentType + "\r\nCache-Control: no-store\r\nConnection: close\r\n"
+	h := "HTTP/1.1 200 OK\r\nServer: sidestream\r\nContent-Type: " + contentType + "\r\nCache-Control: no-store\r\n" + headerUnbuffered + ": no\r\nConnection: close\r\n"
 	if o.w.chunked {
 		h += "Transfer-Encoding: chunked\r\n"
 	}

@@ -51,6 +51,7 @@ func (s *Server) streamBatch(c *call) error {
 	}
 	c.SetContentType(api.ContentTypeNDJSON)
 	c.Response.Header.Set("Cache-Control", "no-store")
+	c.Response.Header.Set(headerUnbuffered, "no")
 	c.Response.ImmediateHeaderFlush = true
 	c.Response.SetBodyStream(u, -1)
 	return nil

@@ -53,7 +53,7 @@ func parseFrom(from string) (string, time.Time, error) {
 func parseDuration(name, s string, least, most time.Duration) (time.Duration, error) {
 	d, err := timespan.Parse(s)
 	if err != nil || d < least || d > most {
-		return 0, badRequest("%s=%q: use %s, from %s to %s", name, s, timespan.Form, least, most)
+		return 0, badRequest("%s=%q: use %s, from %s to %s%s", name, s, timespan.Form, least, most, timespan.Hint(s, least, most))
 	}
 	return d, nil
 }

@@ -13,6 +13,19 @@ const Form = "a duration such as 500ms, 30s or 2m, or a whole number of seconds"
 
 var errForm = errors.New("not " + Form)
 
+// Hint is for what Parse reads and is out of range: that a number without a unit
+// was read as seconds, where it would be in range as milliseconds; else "".
+func Hint(s string, least, most time.Duration) string {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil {
+		return ""
+	}
+	if d := time.Duration(n) * time.Millisecond; d < least || d > most {
+		return ""
+	}
+	return "; " + s + " without a unit is seconds: did you mean " + s + "ms?"
+}
+
 // Parse reads Form: a Go duration, or whole seconds up to 2^31-1 (68 years).
 // The sign is not looked at.
 func Parse(s string) (time.Duration, error) {

@@ -5,6 +5,15 @@ import (
 	"time"
 )
 
+// ?wait=5000 was answered "from 0s to 1h" and did not say as what it was read.
+func TestHint(t *testing.T) {
+	for in, want := range map[string]bool{"5000": true, "3600001": false, "5s": false, "soon": false, "-5": false, "99999999999": false} {
+		if got := Hint(in, 0, time.Hour); (got != "") != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
 func TestParse(t *testing.T) {
 	for in, want := range map[string]time.Duration{
 		"0": 0, "5": 5 * time.Second, "-5": -5 * time.Second, "5s": 5 * time.Second, "500ms": 500 * time.Millisecond,

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The binary is built with -tags testclock, and SIDESTREAM_TEST_CLOCK names a
+// The binary is built with -tags testclock, and TESTCLOCK names a
 // file that says by how much the wall clock is wrong, such as "720h", and after a
 // space "synchronised" when the kernel is to be a witness of the right time. It
 // is read again each second, so a test moves the clock of a process that runs.
@@ -25,7 +25,7 @@ func reread() {
 	if last := readAt.Load(); now-last < 500 || !readAt.CompareAndSwap(last, now) {
 		return
 	}
-	b, err := os.ReadFile(os.Getenv("SIDESTREAM_TEST_CLOCK"))
+	b, err := os.ReadFile(os.Getenv("TESTCLOCK"))
 	if err != nil {
 		return
 	}

@@ -200,6 +200,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return a.controller().Run(run) })
 		g.Go(func() error { return a.suspect(run) })
 		g.Go(func() error { return a.offsets.Run(run) })
+		g.Go(func() error { return a.tellTime(run) })
 	} else {
 		cancel()
 	}

@@ -63,3 +63,31 @@ func TestAlarmOfAClockWithoutAWitness(t *testing.T) {
 	h.start(c)
 	h.await("no alarm", func() bool { return len(h.Alarms()) == 0 })
 }
+
+// An agent whose clock has a witness tells it to those who have none, and only
+// then.
+func TestTheTimeIsTold(t *testing.T) {
+	for _, synchronised := range []bool{false, true} {
+		c := newTestCluster(t)
+		h := c.host("one")
+		h.kernel = func() (time.Time, bool) { return time.Now(), synchronised }
+		h.start(c)
+		h.ready()
+		h.await("registered", func() bool { return h.liveSession() != nil })
+		h.tellTimeOnce(t.Context())
+		entries := c.keys(discovery.PrefixClocks)
+		if !synchronised {
+			if len(entries) > 0 {
+				t.Errorf("it tells %s though it has no witness", entries[0].Value)
+			}
+			continue
+		}
+		if len(entries) != 1 || entries[0].Key != discovery.KeyClock(h.ID()) {
+			t.Fatalf("told: %v", entries)
+		}
+		told, err := discovery.Decode[discovery.ToldTime](entries[0])
+		if age := time.Since(time.UnixMilli(told.At)); err != nil || told.Boot == "" || age < 0 || age > time.Minute {
+			t.Errorf("told: %+v, %v", told, err)
+		}
+	}
+}

@@ -1,12 +1,10 @@
 package sidecar
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"sidestream/discovery/clock"
 )
@@ -24,9 +22,6 @@ func (s *Sidecar) openClock() *clock.Clock {
 			}
 			return true
 		},
-		Remotes: []clock.Remote{{Name: "the coordination store's", Ask: func(ctx context.Context) (time.Time, bool) {
-			at, err := s.store.Clock(ctx)
-			return at, err == nil
-		}}},
+		Remotes: []clock.Remote{clock.Store(s.store), clock.Peers(s.store)},
 	})
 }

@@ -56,6 +56,16 @@ const (
 type Remote struct {
 	Name string // whose clock it is, such as "the coordination store's"
 	Ask  func(ctx context.Context) (at time.Time, ok bool)
+
+	peer bool // it has the time from others like us
+}
+
+// Store tells the time by the coordination store's clock.
+func Store(store discovery.Store) Remote {
+	return Remote{Name: "the coordination store's", Ask: func(ctx context.Context) (time.Time, bool) {
+		at, err := store.Clock(ctx)
+		return at, err == nil
+	}}
 }
 
 // Options are what a Clock needs.
@@ -98,6 +108,7 @@ type sample struct {
 	wall int64
 	time int64 // the folder's
 	doubt
+	first bool // it has a witness that is no peer
 }
 
 // Open goes on from what is written down, or begins. It asks nobody but the
@@ -213,9 +224,9 @@ func (c *Clock) look() (s sample, confirmed bool) {
 	var w *evidence
 	switch {
 	case confirmed:
-		w = &evidence{"the kernel's, which it calls synchronised,", kernel.UnixMilli()}
+		w = &evidence{name: "the kernel's, which it calls synchronised,", wall: kernel.UnixMilli()}
 	case c.remote != nil && now.up-c.at < heard:
-		w = &evidence{c.remote.name, c.remote.wall + now.up - c.at}
+		w = &evidence{c.remote.name, c.remote.wall + now.up - c.at, c.remote.peer}
 	}
 	var d doubt
 	c.count, d = c.count.judge(w)
@@ -227,7 +238,7 @@ func (c *Clock) look() (s sample, confirmed bool) {
 	if !news {
 		d = before.doubt
 	}
-	s = sample{at: at, wall: now.wall, time: c.count.Time, doubt: d}
+	s = sample{at: at, wall: now.wall, time: c.count.Time, doubt: d, first: d.why == "" && w != nil && !w.peer}
 	c.now.Store(&s)
 	c.mu.Unlock()
 	switch {
@@ -253,7 +264,7 @@ func (c *Clock) ask(ctx context.Context) {
 		}
 		up := c.opt.machine.read().up
 		c.mu.Lock()
-		c.remote, c.at = &evidence{r.Name, at.UnixMilli()}, up
+		c.remote, c.at = &evidence{r.Name, at.UnixMilli(), r.peer}, up
 		c.mu.Unlock()
 		return
 	}

@@ -89,6 +89,7 @@ func (c count) jumped() int64 { return c.Wall - c.Time - c.Ahead }
 type evidence struct {
 	name string // "the kernel's", "the coordination store's"
 	wall int64  // what it says now, milliseconds since 1970
+	peer bool   // it is one of our own
 }
 
 // doubt is why nothing may be deleted by a count; the zero doubt says that it may.

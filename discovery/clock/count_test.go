@@ -82,7 +82,7 @@ func TestCount(t *testing.T) {
 				got = begin(&kept, false, reading{wall: wall + s.wall, up: s.up, boot: s.boot})
 				var w *evidence
 				if s.witness != nil {
-					w = &evidence{"the test's", wall + *s.witness}
+					w = &evidence{name: "the test's", wall: wall + *s.witness}
 				}
 				var d doubt
 				got, d = got.judge(w)

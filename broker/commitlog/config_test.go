@@ -70,6 +70,9 @@ func TestConfigFromTopicRefuses(t *testing.T) {
 		{"remote.storage.enable", "true", "there is no tiered storage"},
 		{"message.timestamp.after.max.ms", "60000", "records are stored whatever they are dated"},
 		{"leader.replication.throttled.replicas", "*", "nothing to copy"},
+		{"retention.ms", strings.Repeat("0", 40_000) + "1", "a value of 40001 bytes: at most 1000"},
+		{"cleanup.policy", strings.Repeat("delete,", 10_000) + "delete", "at most 1000"},
+		{"preallocate", "false" + strings.Repeat(" ", 40_000), "at most 1000"},
 		{"retention.mss", "1", `unknown topic config "retention.mss": known are cleanup.policy, `},
 	} {
 		_, _, err := ConfigFromTopic(map[string]string{c.name: c.value})

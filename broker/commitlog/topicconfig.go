@@ -114,6 +114,11 @@ var topicKeys = withFixed(map[string]topicKey{
 	"unclean.leader.election.enable": only("false", "an unclean election loses acknowledged records"),
 })
 
+// maxConfigValue bounds the bytes of a config's value. Zeros, blanks and
+// repetitions make any value as long as one likes, it is shown to everybody who
+// asks, and older versions of the protocol have two bytes for its length.
+const maxConfigValue = 1000
+
 // TopicKeys lists the names of the topic configs that [ConfigFromTopic] takes.
 func TopicKeys() []string { return slices.Sorted(maps.Keys(topicKeys)) }
 
@@ -126,6 +131,9 @@ func ConfigFromTopic(configs map[string]string) (Config, FlushPolicy, error) {
 		if !ok {
 			return Config{}, FlushPolicy{}, fmt.Errorf("unknown topic config %q: known are %s",
 				name, strings.Join(TopicKeys(), ", "))
+		}
+		if n := len(configs[name]); n > maxConfigValue {
+			return Config{}, FlushPolicy{}, fmt.Errorf("%s: a value of %d bytes: at most %d are taken", name, n, maxConfigValue)
 		}
 		if err := set(configs[name], &c, &f); err != nil {
 			return Config{}, FlushPolicy{}, fmt.Errorf("%s: got %q: %w", name, configs[name], err)

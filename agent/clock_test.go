@@ -49,6 +49,13 @@ func TestAlarmOfAClockWithoutAWitness(t *testing.T) {
 	if !h.hasAlarm("nothing is deleted by time: when the data in this folder was written is not known") {
 		t.Fatalf("no alarm: %q", h.Alarms())
 	}
+	// Nor does a new counter of producer ids begin by such a clock.
+	if _, err := h.store.Commit(t.Context(), discovery.Delete(discovery.KeyProducerIDs)); err != nil {
+		t.Fatal(err)
+	}
+	if first, n, err := h.NextProducerIDs(t.Context()); err != nil || n != drawn || first < drawnLow {
+		t.Errorf("ids from %d, %d of them, %v: want ones that are drawn", first, n, err)
+	}
 	if s := h.Status(); !strings.Contains(strings.Join(s.Alarms, " "), "deleted by time") {
 		t.Errorf("status: %q", s.Alarms)
 	}

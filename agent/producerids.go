@@ -45,7 +45,7 @@ func drawProducerIDs(bits uint64) int64 {
 }
 
 // countedProducerIDs takes the next block of a thousand. Where the store has no
-// counter it starts at the clock (a block a millisecond since 1970), so that a
+// counter it starts at the folder's time (a block a millisecond since 1970), so that a
 // wiped store never gives an id twice: a log remembers the sequence of a
 // producer, and would take another's records for repetitions.
 func (a *Agent) countedProducerIDs(ctx context.Context) (first, count int64, err error) {
@@ -57,8 +57,14 @@ func (a *Agent) countedProducerIDs(ctx context.Context) (first, count int64, err
 		if err != nil {
 			return 0, 0, err
 		}
-		next := discovery.ProducerIDs{Next: time.Now().UnixMilli() * idBlock}
-		if e.Version != 0 {
+		var next discovery.ProducerIDs
+		if e.Version == 0 {
+			now := a.folderTime().Now()
+			if now.IsZero() { // a clock that is behind would begin below ids that were given
+				return 0, 0, fmt.Errorf("%w: there is no counter, and this machine's clock is not believed", broker.ErrUnavailable)
+			}
+			next.Next = now.UnixMilli() * idBlock
+		} else {
 			if next, err = discovery.Decode[discovery.ProducerIDs](e); err != nil {
 				return 0, 0, fmt.Errorf("%w: key %s is not readable: %w", broker.ErrUnavailable, e.Key, err)
 			}

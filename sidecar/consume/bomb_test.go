@@ -74,9 +74,9 @@ func TestABombCostsOneLetter(t *testing.T) {
 			value  int
 			before int
 		}{
-			{"one record", 1, 9 << 20, 0},
-			{"one record behind good ones", 1, 9 << 20, 3},
-			{"many records", 300, 30 << 10, 2},
+			{"one record", 1, 2 << 20, 0},
+			{"one record behind good ones", 1, 2 << 20, 3},
+			{"many records", 300, 8 << 10, 2},
 			{"many that are empty", 30_000, 0, 2},
 		} {
 			t.Run(strings.ReplaceAll(name+" "+c.what, " ", "-"), func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestABombUnderSkipAndStop(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, map[string]int32{"views": 1})
 	l.unpack = 1 << 20
-	at := l.bomb("views", kgo.GzipCompression(), 5, 9<<20)
+	at := l.bomb("views", kgo.GzipCompression(), 5, 1<<20)
 	l.produce("views", 0, 100, 3)
 	a := l.host("a")
 	for _, g := range []string{"skip", "stop"} {
@@ -181,7 +181,7 @@ func TestLettersOfBombs(t *testing.T) {
 // stored, was unpacked whole: a megabyte of them takes gigabytes. They come one
 // after the other, and what is held stays within the budget.
 func TestBatchesThatGrowComeOneByOne(t *testing.T) {
-	const each, batches, groups = 3 << 20, 40, 4
+	const each, batches, groups = 3 << 20, 20, 4
 	l := newLab(t, map[string]int32{"views": 1})
 	l.unpack = 4 << 20
 	for range batches {

@@ -134,6 +134,6 @@ func sizeOf(r *kgo.Record) int {
 	return n
 }
 
-// recordOverhead is about what a record costs in memory besides its bytes, so
-// that a log of empty records is bounded too.
-const recordOverhead = 128
+// recordOverhead is about what a record costs in memory besides its bytes, with
+// its place in the window, so that a log of empty records is bounded too.
+const recordOverhead = 320

@@ -219,11 +219,11 @@ func (namedProduce) MaxVersion() int16 { return 12 }
 // have been in it.
 func TestFindBehindABomb(t *testing.T) {
 	u := bombed(t)
-	found, end, err := u.Find(t.Context(), "t", 1, 0, idSet("a", "b"))
+	found, _, err := u.Find(t.Context(), "t", 1, 0, idSet("a", "b"))
 	if err != nil || !maps.Equal(found, map[string]int64{"a": 0, "b": 5}) {
 		t.Errorf("%v, %v", found, err)
 	}
-	found, end, err = u.Find(t.Context(), "t", 1, 0, idSet("b", "nope"))
+	found, end, err := u.Find(t.Context(), "t", 1, 0, idSet("b", "nope"))
 	if codeOf(err) != api.CodeCorruptRecord || !maps.Equal(found, map[string]int64{"b": 5}) || end != 6 {
 		t.Errorf("%v, %d, %v", found, end, err)
 	}

@@ -12,6 +12,7 @@ package agent
 import (
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"sidestream/broker"
@@ -23,6 +24,8 @@ type Config struct {
 	ID      int32  `yaml:"id" help:"Broker id, 1 or more; 0, the default, chooses a free one at the first start and keeps it in the data folder."`
 	Rack    string `yaml:"rack" help:"Failure domain of this host, such as an availability zone; partitions are spread over racks."`
 	Listen  string `yaml:"listen" help:"Address (host:port) of the HTTP endpoints for health, status, metrics and rebuild; loopback by default because they ask for no password."`
+
+	AllowedHosts []string `yaml:"allowed_hosts" help:"Further names that requests to the HTTP endpoints may carry in their Host header, beside localhost, addresses, this host's own name and those of listen and broker.advertise."`
 
 	DefaultPartitions  int32 `yaml:"default_partitions" help:"Partitions of a new topic whose creator leaves the number to the cluster, 1 to 10000; 4 by default."`
 	DefaultReplication int16 `yaml:"default_replication" help:"Replicas of a new topic whose creator leaves the number to the cluster; only 1 is available."`
@@ -66,6 +69,11 @@ func (c Config) Validate() error {
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return fmt.Errorf("listen: got %q: use host:port such as 127.0.0.1:4101", c.Listen)
+	}
+	for _, h := range c.AllowedHosts {
+		if h == "" || strings.ContainsAny(h, "/ ") {
+			return fmt.Errorf("allowed_hosts: got %q: use the name of a host such as agent1.example", h)
+		}
 	}
 	for _, d := range []struct {
 		key   string

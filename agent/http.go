@@ -24,6 +24,7 @@ const (
 	httpTimeout    = 10 * time.Second
 	rebuildTimeout = 2 * time.Minute
 	maxHTTPBody    = 64 << 10
+	rebuildPath    = "/metadata/rebuild"
 )
 
 // Status is the answer to GET /status.
@@ -71,15 +72,23 @@ func (a *Agent) serveHTTP() (stop func(), failed <-chan error, err error) {
 func (a *Agent) serveHTTPOn(bound net.Listener) (stop func(), failed <-chan error) {
 	listener := newAccepting(bound, a.log.Named("http"))
 	metrics := fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{}))
+	guard := a.guard()
 	server := &fasthttp.Server{
-		Handler:            func(c *fasthttp.RequestCtx) { a.route(c, metrics) },
-		Name:               "sidestream-agent",
-		ReadTimeout:        httpTimeout,
-		WriteTimeout:       httpTimeout + rebuildTimeout,
-		IdleTimeout:        time.Minute,
-		MaxRequestBodySize: maxHTTPBody,
-		Logger:             zap.NewStdLog(a.log.Named("http")),
-		CloseOnShutdown:    true,
+		Handler: func(c *fasthttp.RequestCtx) {
+			if refused(c, guard) {
+				return
+			}
+			a.route(c, metrics)
+		},
+		ErrorHandler:          unreadable,
+		SecureErrorLogMessage: true, // and errors that can be told apart
+		Name:                  "sidestream-agent",
+		ReadTimeout:           httpTimeout,
+		WriteTimeout:          httpTimeout + rebuildTimeout,
+		IdleTimeout:           time.Minute,
+		MaxRequestBodySize:    maxHTTPBody,
+		Logger:                zap.NewStdLog(a.log.Named("http")),
+		CloseOnShutdown:       true,
 	}
 	a.mu.Lock()
 	a.httpAddr = listener.Addr().String()
@@ -104,19 +113,14 @@ func (a *Agent) serveHTTPOn(bound net.Listener) (stop func(), failed <-chan erro
 }
 
 func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
-	// A web page can have a browser post to localhost; it cannot leave out Origin.
-	if len(c.Request.Header.Peek("Origin")) > 0 {
-		fail(c, fasthttp.StatusForbidden, "forbidden", "requests from web pages are refused")
-		return
-	}
 	method, path := string(c.Method()), string(c.Path())
 	allowed := fasthttp.MethodGet
 	switch path {
-	case "/healthz", "/readyz", "/status", "/topics", "/metrics":
-	case "/metadata/rebuild":
+	case "/", "/healthz", "/readyz", "/status", "/topics", "/metrics":
+	case rebuildPath:
 		allowed = fasthttp.MethodPost
 	default:
-		fail(c, fasthttp.StatusNotFound, "not_found", "there are GET /healthz, /readyz, /status, /topics, /metrics and POST /metadata/rebuild")
+		fail(c, fasthttp.StatusNotFound, "not_found", "there are GET /, /healthz, /readyz, /status, /topics, /metrics and POST /metadata/rebuild")
 		return
 	}
 	if method != allowed && !(allowed == fasthttp.MethodGet && method == fasthttp.MethodHead) {
@@ -125,6 +129,8 @@ func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
 		return
 	}
 	switch path {
+	case "/":
+		a.about(c)
 	case "/healthz":
 		answer(c, fasthttp.StatusOK, Health{Status: "ok"})
 	case "/readyz":
@@ -135,7 +141,7 @@ func (a *Agent) route(c *fasthttp.RequestCtx, metrics fasthttp.RequestHandler) {
 		answer(c, fasthttp.StatusOK, a.Topics(string(c.QueryArgs().Peek("topic"))))
 	case "/metrics":
 		metrics(c)
-	case "/metadata/rebuild":
+	case rebuildPath:
 		a.postRebuild(c)
 	}
 }

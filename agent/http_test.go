@@ -3,7 +3,9 @@ package agent
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -31,9 +33,31 @@ func call(t *testing.T, h *storageHost, method, path, body string, header ...str
 	return resp.StatusCode, string(b)
 }
 
+// literally sends a request and a further one behind it, and returns all that is
+// answered until the connection ends.
+func literally(t *testing.T, h *storageHost, request string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", h.HTTPAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, strings.ReplaceAll(request, "|", "\r\n")+"\r\nConnection: close\r\n\r\n{}")
+	b, err := io.ReadAll(c)
+	if err != nil && len(b) == 0 {
+		t.Fatalf("%s: %v", request, err)
+	}
+	return string(b)
+}
+
 func TestHTTP(t *testing.T) {
 	c := newTestCluster(t)
-	one := c.started("one")[0]
+	h := c.host("one")
+	h.cfg.AllowedHosts = []string{"Agent.example"}
+	h.start(c)
+	h.ready()
+	one := h
 	one.create("t", 2)
 	one.create("a", 8)
 	one.await("a settled status", func() bool { return len(one.Status().Partitions) == 10 })
@@ -69,7 +93,8 @@ func TestHTTP(t *testing.T) {
 		code               int
 		says               string
 	}{
-		"elsewhere":         {"GET", "/", "", 404, "/metadata/rebuild"},
+		"elsewhere":         {"GET", "/else", "", 404, "/metadata/rebuild"},
+		"what it is":        {"GET", "/", "", 200, "agent of a Sidestream storage host"},
 		"wrong method":      {"GET", "/metadata/rebuild", "", 405, "use POST"},
 		"no JSON":           {"POST", "/metadata/rebuild", "x", 400, "cluster_id"},
 		"null":              {"POST", "/metadata/rebuild", `{"cluster_id":null}`, 400, "cluster_id"},
@@ -88,6 +113,35 @@ func TestHTTP(t *testing.T) {
 	}
 	if code, _ := call(t, one, "POST", "/metadata/rebuild", "{}", "Origin", "http://evil.example"); code != 403 {
 		t.Errorf("a web page got %d; want 403", code)
+	}
+	// A name that its owner points at this host makes a page's requests those of
+	// the same origin; a body that nobody announced is none.
+	self, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for request, status := range map[string]string{
+		"GET /status HTTP/1.1|Host: evil.example":                                                      "403",
+		"GET http://evil.example/status HTTP/1.1|Host: localhost":                                      "403",
+		"GET /status HTTP/1.1|Host: 0.0.0.0:4101":                                                      "403",
+		"GET /status HTTP/1.1|Host: localhost|Sec-Fetch-Site: cross-site":                              "403",
+		"GET /status HTTP/1.1|Host: localhost:4101":                                                    "200",
+		"GET /status HTTP/1.1|Host: 10.1.2.3:4101":                                                     "200",
+		"GET /status HTTP/1.1|Host: agent.example:4101":                                                "200",
+		"GET /status HTTP/1.1|Host: " + self:                                                           "200",
+		"GET /status HTTP/1.0":                                                                         "200",
+		"POST /metadata/rebuild HTTP/1.1|Host: localhost":                                              "411",
+		"POST /metadata/rebuild HTTP/1.1|Host: localhost|Transfer-Encoding: identity":                  "501",
+		"POST /metadata/rebuild HTTP/1.1|Host: localhost|Transfer-Encoding: gzip":                      "501",
+		"POST /metadata/rebuild HTTP/1.1|Host: localhost|Content-Length: 2|Content-Length: 2":          "400",
+		"POST /metadata/rebuild HTTP/1.1|Host: localhost|Content-Length: 2|Transfer-Encoding: chunked": "400",
+		"POST /metadata/rebuild HTTP/1.1|Host: localhost|Content-Length: 0":                            "400", // no JSON
+		"POST /metadata/rebuild HTTP/1.1|Host: localhost|Content-Length: 65537":                        "413",
+		"nonsense": "400",
+	} {
+		if got := literally(t, one, request); !strings.HasPrefix(got, "HTTP/1.1 "+status) || !strings.Contains(got, "{") {
+			t.Errorf("%s: got %.300q; want %s", request, got, status)
+		}
 	}
 
 	c.store.Wipe()

@@ -275,6 +275,10 @@ var operations = map[string]operation{
 	"POST /groups/{group}/topics/{topic}/pause":  pauses("pauseTopic", "Stop handing out a group's messages of one topic"),
 	"POST /groups/{group}/topics/{topic}/resume": pauses("resumeTopic", "Hand out a group's messages of one topic again"),
 
+	"GET /": {
+		id: "about", tag: "sidecar", summary: "What this is and where to look, for people",
+		answers: map[int]answerOf{200: {text: "A few lines.", content: map[string]any{"text/plain": object{"type": "string"}}}},
+	},
 	"GET /healthz": {
 		id: "healthz", tag: "sidecar", summary: "Whether the process answers",
 		answers: fine[api.Health]("It does."),

@@ -1,6 +1,9 @@
 package api
 
 import (
+	"encoding/json"
+	"fmt"
+
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
@@ -30,11 +33,36 @@ func (s *Server) readyz(c *call) error {
 	return c.answer(fasthttp.StatusOK, api.Health{Status: "ok", Causes: causes})
 }
 
+// about says what this is to who comes upon the port.
+func (s *Server) about(c *call) error {
+	c.SetContentType("text/plain; charset=utf-8")
+	_, err := fmt.Fprintf(c, `This is a Sidestream sidecar (%s): applications on this host post events to it and pull messages from it.
+
+  curl %[2]s/topics/hello -d 'hi'                                    publish
+  curl -X POST '%[2]s/groups/me/topics/hello/pull?wait=5s&ack=auto'  pull
+
+  GET /topics, /groups     what there is
+  GET /readyz              whether publishing and pulling work, and what is amiss
+  GET /status              session, brokers, spool, groups
+  GET /metrics             for Prometheus
+  GET /openapi.json        all of the API, for programs
+
+The same on one screen: sidestream status
+`, s.opt.Version, c.LocalAddr())
+	return err
+}
+
+// status is indented, since people read it.
 func (s *Server) status(c *call) error {
-	if s.opt.Status == nil {
-		return c.answer(fasthttp.StatusOK, struct{}{})
+	var v any = struct{}{}
+	if s.opt.Status != nil {
+		v = s.opt.Status()
 	}
-	return c.answer(fasthttp.StatusOK, s.opt.Status())
+	c.SetContentType(api.ContentTypeJSON)
+	e := json.NewEncoder(c.Response.BodyWriter())
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 func (s *Server) metricsPage(c *call) error {

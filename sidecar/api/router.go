@@ -60,7 +60,7 @@ func matches(pattern []string, path string) bool {
 	for _, p := range pattern {
 		var element string
 		element, path, _ = strings.Cut(path, "/")
-		if p[0] != '{' && p != element {
+		if !strings.HasPrefix(p, "{") && p != element {
 			return false
 		}
 	}
@@ -74,7 +74,7 @@ func argsOf(pattern []string, path string) []string {
 	for _, p := range pattern {
 		var element string
 		element, path, _ = strings.Cut(path, "/")
-		if p[0] != '{' {
+		if !strings.HasPrefix(p, "{") {
 			continue
 		}
 		arg, err := url.PathUnescape(element)

@@ -44,6 +44,7 @@ func (s *Server) routes() []route {
 		{"POST", "/groups/{group}/topics/{topic}/pause", none, s.pauseOrResume(Consumer.Pause), always},
 		{"POST", "/groups/{group}/topics/{topic}/resume", none, s.pauseOrResume(Consumer.Resume), always},
 
+		{"GET", "/", none, s.about, always},
 		{"GET", "/healthz", none, s.healthz, always},
 		{"GET", "/readyz", none, s.readyz, always},
 		{"GET", "/status", none, s.status, always},

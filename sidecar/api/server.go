@@ -96,7 +96,7 @@ type Options struct {
 type Server struct {
 	opt     Options
 	log     *zap.Logger
-	guard   atomic.Pointer[guard]
+	guard   atomic.Pointer[httpd.Guard]
 	router  router
 	metrics *metrics
 	memory  *bodyMemory
@@ -175,6 +175,20 @@ type quiet struct{ log *zap.Logger }
 
 func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(format, args...)) }
 
+// SetHosts allows further names in Host headers, from the next request on.
+func (s *Server) SetHosts(more []string) {
+	g := httpd.NewGuard(s.opt.Listen, more, false)
+	s.guard.Store(&g)
+}
+
+// checkOrigin refuses what a web page could send.
+func (s *Server) checkOrigin(ctx *fasthttp.RequestCtx) *api.Error {
+	if why := s.guard.Load().Check(ctx); why != "" {
+		return apiError(api.CodeForbidden, why)
+	}
+	return nil
+}
+
 // Serve serves a listener in the background until Shutdown.
 func (s *Server) Serve(ln net.Listener) {
 	l := newListener(newAccepting(ln, s.log), s.room)
@@ -245,7 +259,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // serve is every request.
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	begun := time.Now()
-	if e := s.guard.Load().check(ctx); e != nil {
+	if e := s.checkOrigin(ctx); e != nil {
 		s.refuse(ctx, e)
 		return
 	}
@@ -326,7 +340,7 @@ func join(list []string) string {
 
 // expect answers Expect: 100-continue.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	if e := s.guard.Load().check(ctx); e != nil {
+	if e := s.checkOrigin(ctx); e != nil {
 		s.refuse(ctx, e)
 		return e.Code.Status()
 	}

@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type deadWriter struct {
 	cfg    Config
 	log    *zap.Logger
 	limits sync.Map // largest batch by topic: int32
+	said   sync.Map // what brokers last said of a topic's batches that they did not take, by name or id: error
 
 	mu     sync.Mutex // guards all below; never held across I/O
 	client *kgo.Client
@@ -68,7 +70,12 @@ func (w *deadWriter) open() (*kgo.Client, error) {
 	if w.client != nil {
 		return w.client, nil
 	}
+	hearing, err := w.up.Hearing(w.hear)
+	if err != nil {
+		return nil, err
+	}
 	cl, err := w.up.Client(
+		hearing,
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(0),
@@ -87,6 +94,26 @@ func (w *deadWriter) open() (*kgo.Client, error) {
 	}
 	w.client = cl
 	return cl, nil
+}
+
+// hear notes what brokers say to the client, which repeats in silence.
+func (w *deadWriter) hear(topic, uuid string, _ int32, err error) {
+	key := cmp.Or(topic, uuid)
+	if err == nil {
+		w.said.Delete(key)
+		return
+	}
+	w.said.Store(key, err)
+}
+
+// why is what brokers last said of a topic's batches, or else err.
+func (w *deadWriter) why(t upstream.Topic, err error) error {
+	for _, key := range []string{t.Name, t.UUID} {
+		if said, ok := w.said.Load(key); ok {
+			return said.(error)
+		}
+	}
+	return err
 }
 
 func (w *deadWriter) close() {
@@ -179,6 +206,8 @@ func (w *deadWriter) write(ctx context.Context, t upstream.Topic, rs []*kgo.Reco
 		return errs
 	}
 	w.prepare(ctx, cl, t)
+	w.said.Delete(t.Name) // of letters before
+	w.said.Delete(t.UUID)
 	ctx, cancel := context.WithTimeout(ctx, letterTime)
 	defer cancel()
 	type fate struct {
@@ -194,11 +223,14 @@ func (w *deadWriter) write(ctx context.Context, t upstream.Topic, rs []*kgo.Reco
 		select {
 		case f := <-fates:
 			landed[f.i] = true
+			if errors.Is(f.err, kgo.ErrRecordTimeout) || errors.Is(f.err, context.DeadlineExceeded) {
+				f.err = w.why(t, f.err)
+			}
 			errs[f.i] = writeError(t.Name, f.err)
 		case <-ctx.Done():
 			for i := range rs {
 				if !landed[i] {
-					errs[i] = apiError(api.CodeBrokersUnavailable, "topic %s: the brokers did not answer in time", t.Name)
+					errs[i] = apiError(api.CodeBrokersUnavailable, "topic %s: %v", t.Name, w.why(t, errLate))
 				}
 			}
 			return errs
@@ -206,6 +238,8 @@ func (w *deadWriter) write(ctx context.Context, t upstream.Topic, rs []*kgo.Reco
 	}
 	return errs
 }
+
+var errLate = errors.New("the brokers did not answer in time")
 
 // writeError is what became of a record that the client failed with err.
 func writeError(topic string, err error) *api.Error {

@@ -236,7 +236,7 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
 	if err != nil {
-		why := fmt.Sprintf("broker %d: %v", broker, err)
+		why := fmt.Sprintf("broker %d: %v", broker, r.up.Cause(err))
 		for _, sharers := range byPlace {
 			for _, w := range sharers {
 				r.fail(w.c, why)
@@ -264,7 +264,7 @@ func (r *reader) fetch(broker int32, ws []wanted, wait time.Duration) bool {
 				if uncompressed(rp.RecordBatches) {
 					w.c.shared = whole
 				}
-				came = r.deliver(w, rp) || came
+				came = r.deliver(broker, w, rp) || came
 			}
 		}
 	}
@@ -280,7 +280,7 @@ func uncompressed(batches []byte) bool {
 }
 
 // deliver hands one partition of an answer to its owner.
-func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came bool) {
+func (r *reader) deliver(broker int32, w wanted, rp *kmsg.FetchResponseTopicPartition) (came bool) {
 	c := w.c
 	err := kerr.ErrorForCode(rp.ErrorCode)
 	switch {
@@ -296,10 +296,10 @@ func (r *reader) deliver(w wanted, rp *kmsg.FetchResponseTopicPartition) (came b
 		return false
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID):
 		// Which of them it is, gone or not here yet, the finder sees.
-		r.fail(c, err.Error())
+		r.fail(c, fmt.Sprintf("broker %d: %v", broker, err))
 		return false
 	default:
-		r.fail(c, err.Error())
+		r.fail(c, fmt.Sprintf("broker %d: %v", broker, err))
 		return false
 	}
 	// What the records take is counted here until their owner counts it.

@@ -29,6 +29,8 @@ import (
 // Upstream is what consuming needs of the brokers: *upstream.Upstream.
 type Upstream interface {
 	Client(opts ...kgo.Opt) (*kgo.Client, error)
+	Hearing(heard upstream.Heard) (kgo.Opt, error)
+	Cause(err error) error
 	Unpacking() *upstream.Unpacking
 	Topic(ctx context.Context, name string) (upstream.Topic, error)
 	Refresh(ctx context.Context, name string) (upstream.Topic, error)

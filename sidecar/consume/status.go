@@ -13,6 +13,9 @@ type Status struct {
 	Groups        []GroupStatus `json:"groups"`
 	BufferedBytes int64         `json:"buffered_bytes"`
 	Draining      bool          `json:"draining,omitempty"`
+	// CheckpointTrouble is why positions are not written to the coordination store
+	// for now; absent while they are. They are kept on this host meanwhile.
+	CheckpointTrouble string `json:"checkpoint_trouble,omitempty"`
 }
 
 // GroupStatus is one group that this sidecar is in.
@@ -43,7 +46,7 @@ type PartitionStatus struct {
 // Status tells what this sidecar does in its groups; it asks nobody.
 func (m *Manager) Status() any {
 	now := time.Now()
-	st := Status{Groups: []GroupStatus{}, BufferedBytes: m.reader.budget.held.Load(), Draining: m.isDraining()}
+	st := Status{Groups: []GroupStatus{}, BufferedBytes: m.reader.budget.held.Load(), Draining: m.isDraining(), CheckpointTrouble: m.checkpointer.Trouble()}
 	gs := m.all()
 	slices.SortFunc(gs, func(a, b *group) int { return strings.Compare(a.name, b.name) })
 	for _, g := range gs {

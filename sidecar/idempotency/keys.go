@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -244,7 +245,7 @@ func (k *Keys) publish(ctx context.Context, topic string, ms []publish.Message, 
 		case c.done:
 			k.metrics.requests.WithLabelValues("replayed").Inc()
 			replayed(o)
-			return resultsOf(c.fates, nil), c.millis, nil
+			return resultsOf(c.fates, nil, ""), c.millis, nil
 		}
 		w := &work{k: k, ctx: ctx, e: c.e, fates: c.fates, topic: topic, ms: ms, o: o, batch: batch}
 		return w.do()
@@ -284,8 +285,9 @@ func unknown(why string) *api.Error {
 }
 
 // resultsOf are the answers for fates; errs are those of the records that are
-// not written, as far as there are any.
-func resultsOf(fates []fate, errs []*api.Error) []api.BatchResult {
+// not written, as far as there are any. why is what kept open ones from being found
+// out, "" where that is not known.
+func resultsOf(fates []fate, errs []*api.Error, why string) []api.BatchResult {
 	results := make([]api.BatchResult, len(fates))
 	var unheard, unsent *api.Error // shared: a batch may have many
 	for i, f := range fates {
@@ -300,7 +302,7 @@ func resultsOf(fates []fate, errs []*api.Error) []api.BatchResult {
 			r.Error = errs[i]
 		case f.kind == open:
 			if unheard == nil {
-				unheard = unknown("its fate could not be found out yet")
+				unheard = unknown(strings.TrimSuffix("its fate could not be found out yet: "+why, ": "))
 			}
 			r.Error = unheard
 		default:

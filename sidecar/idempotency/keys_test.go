@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -195,8 +196,8 @@ func TestBrokersAwayLeaveItOpen(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	r.crash(3)
-	if _, _, err := r.post("k"); !isCode(err, api.CodeUnknownOutcome) {
-		t.Errorf("got %v", err)
+	if _, _, err := r.post("k"); !isCode(err, api.CodeUnknownOutcome) || !strings.Contains(err.Error(), "could not be found out yet: brokers_unavailable: ") {
+		t.Errorf("got %v, want unknown_outcome with why", err)
 	}
 	r.world.mu.Lock()
 	r.world.away = false

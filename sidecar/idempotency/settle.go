@@ -23,6 +23,7 @@ const (
 type job struct {
 	e     *entry
 	fates []fate
+	why   string // why its open records could not be found out; "" where nothing is amiss
 }
 
 // signal wakes the settler.
@@ -136,6 +137,9 @@ func (k *Keys) search(ctx context.Context, topic string, jobs []*job) {
 	}
 	s.deny(isCode(err, api.CodeTopicNotFound))
 	if err != nil {
+		for _, j := range jobs {
+			j.why = err.Error()
+		}
 		k.log.Debug("messages cannot be looked for now", zap.String("topic", topic), zap.Error(err))
 	}
 }

@@ -22,6 +22,7 @@ type work struct {
 	ctx   context.Context
 	e     *entry
 	fates []fate
+	why   string // why open ones could not be found out
 
 	topic string
 	ms    []publish.Message
@@ -77,7 +78,7 @@ func (w *work) do() (results []api.BatchResult, millis int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	return resultsOf(w.fates, errs), 0, nil
+	return resultsOf(w.fates, errs, w.why), 0, nil
 }
 
 // settle finds out what became of the open records.
@@ -87,7 +88,7 @@ func (w *work) settle() {
 	}
 	j := &job{e: w.e, fates: w.fates}
 	w.k.settle(w.ctx, []*job{j})
-	w.fates = j.fates
+	w.fates, w.why = j.fates, j.why
 }
 
 // send sends the records at some places of the request. The error says that

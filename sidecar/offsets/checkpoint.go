@@ -54,6 +54,23 @@ type Checkpointer struct {
 	entries map[Key]*entry
 	closed  bool
 	running chan struct{} // closed when the present Run has ended; nil: none
+	trouble string        // why Run could not write the marks the last time; "": it could
+}
+
+// Trouble is why positions could not be checkpointed when Run last tried; "" when
+// they were.
+func (c *Checkpointer) Trouble() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trouble
+}
+
+func (c *Checkpointer) setTrouble(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.trouble = ""; err != nil {
+		c.trouble = err.Error()
+	}
 }
 
 // entry is what is known of one key.
@@ -215,6 +232,9 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 		fctx, cancel := context.WithTimeout(ctx, flushTimeout)
 		err := c.flushTurn(fctx, c.dirtyKeys)
 		cancel()
+		if ctx.Err() == nil {
+			c.setTrouble(err)
+		}
 		switch {
 		case err != nil && ctx.Err() == nil && !failing:
 			c.log.Warn("positions cannot be checkpointed: they are kept and tried again", zap.Error(err), zap.Int("pending", c.Pending()))

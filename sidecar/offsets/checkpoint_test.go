@@ -3,6 +3,7 @@ package offsets
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -298,6 +299,11 @@ func TestRunCoalesces(t *testing.T) {
 		// An outage loses nothing, and marking goes on meanwhile.
 		b.mem.SetDown(true)
 		a.Mark(p0, 1, acked(20))
+		time.Sleep(interval)
+		synctest.Wait()
+		if why := a.Trouble(); !strings.Contains(why, discovery.ErrUnavailable.Error()) {
+			t.Errorf("while the store is away the trouble is %q", why)
+		}
 		time.Sleep(2 * interval)
 		a.Mark(p0, 1, acked(15, Range{30, 31})) // an older low edge
 		b.mem.SetDown(false)

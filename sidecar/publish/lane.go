@@ -127,7 +127,7 @@ func (l *lane) attempt() {
 	}
 	if l.ack == AckAll && l.id == noProducer {
 		if l.id, err = l.p.ids.get(l.p.ctx); err != nil {
-			l.pause(noBroker, fmt.Sprintf("the brokers give out no producer id: %v", err))
+			l.pause(noBroker, fmt.Sprintf("the brokers give out no producer id: %v", l.p.up.Cause(err)))
 			return
 		}
 		l.next = 0

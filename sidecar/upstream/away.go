@@ -83,8 +83,9 @@ func awayOf(t Topic, shut map[int32]bool) TopicAway {
 // take seconds until they say of one of them that it is dead; whoever dials it
 // knows at once.
 type dials struct {
-	mu  sync.Mutex           // guards bad
-	bad map[string]time.Time // when it failed last
+	mu   sync.Mutex           // guards what follows
+	bad  map[string]time.Time // when it failed last
+	last error                // the last failure; nil when a connection came about since
 }
 
 // staleDial is for how long, beyond two dials, a failure says something of an
@@ -97,11 +98,12 @@ func (d *dials) note(addr string, err error) {
 	switch {
 	case err == nil:
 		delete(d.bad, addr)
+		d.last = nil
 	case !errors.Is(err, context.Canceled):
 		if d.bad == nil || len(d.bad) > 1000 {
 			d.bad = map[string]time.Time{}
 		}
-		d.bad[addr] = time.Now()
+		d.bad[addr], d.last = time.Now(), err
 	}
 }
 

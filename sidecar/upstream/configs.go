@@ -36,7 +36,7 @@ func (u *Upstream) TopicConfigs(ctx context.Context, topic string) (Configs, err
 		return Configs{}, unavailable(fmt.Sprintf("the brokers told nothing of the configs of topic %s", topic))
 	}
 	r := resp.Resources[0]
-	if err := topicError(topic, r.ErrorCode); err != nil {
+	if err := topicErrorSaid(topic, r.ErrorCode, r.ErrorMessage); err != nil {
 		return Configs{}, err
 	}
 	c := Configs{All: map[string]string{}, Set: map[string]string{}}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/zap"
 
 	"sidestream/discovery"
 	"sidestream/sdk/api"
@@ -48,7 +49,11 @@ func (u *Upstream) CreateTopic(ctx context.Context, name string, spec api.TopicS
 		err = u.create(rctx, name, spec, 1)
 	}
 	if err != nil {
-		return Topic{}, u.createError(name, err)
+		told := u.createError(name, err)
+		if told.Retryable { // not all that a broker says of its own connections is in what is told
+			u.log.Warn("a topic could not be made", zap.String("topic", name), zap.String("code", string(told.Code)), zap.Error(u.Cause(err)))
+		}
+		return Topic{}, told
 	}
 	return u.awaitLeaders(ctx, name)
 }
@@ -140,7 +145,7 @@ func (u *Upstream) awaitLeaders(ctx context.Context, name string) (Topic, error)
 			if err == nil {
 				return t, nil
 			}
-			return Topic{}, unavailable(fmt.Sprintf("topic %s was created; its leaders are not known yet", name))
+			return Topic{}, unavailable(fmt.Sprintf("topic %s was created; its leaders are not known yet: %v", name, err))
 		case <-u.ctx.Done():
 			return Topic{}, unavailable("the sidecar stops")
 		}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -26,8 +27,24 @@ func notFound(topic string) *api.Error {
 	return api.NewError(api.CodeTopicNotFound, fmt.Sprintf("topic %s does not exist: create it with PUT /topics/%s", topic, topic))
 }
 
+// Cause is the error of a request with what its client kept to itself: that the time
+// was over says nothing of the connections that failed meanwhile.
+func (u *Upstream) Cause(err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	u.dials.mu.Lock()
+	last := u.dials.last
+	u.dials.mu.Unlock()
+	if last == nil {
+		return err
+	}
+	return fmt.Errorf("%w (the last connection failed: %w)", err, last)
+}
+
 // unreachable is the error of a request that no broker answered.
 func (u *Upstream) unreachable(err error) *api.Error {
+	err = u.Cause(err)
 	if errors.Is(err, kerr.SaslAuthenticationFailed) || errors.Is(err, kerr.UnsupportedSaslMechanism) || errors.Is(err, kerr.IllegalSaslState) {
 		return unavailable("the brokers refuse the login (kafka.sasl): " + err.Error())
 	}
@@ -55,8 +72,11 @@ func (u *Upstream) noneRegistered() string {
 }
 
 // topicError is what the error code of a topic in an answer means; nil for none.
-func topicError(topic string, code int16) error {
-	err := kerr.ErrorForCode(code)
+func topicError(topic string, code int16) error { return topicErrorSaid(topic, code, nil) }
+
+// topicErrorSaid is topicError with a broker's words.
+func topicErrorSaid(topic string, code int16, words *string) error {
+	err := Said(code, words)
 	switch {
 	case err == nil:
 		return nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"slices"
 	"time"
 
@@ -64,8 +65,22 @@ func (u *Upstream) Refresh(ctx context.Context, name string) (Topic, error) {
 		}
 		return r.Val.(Topic), nil
 	case <-ctx.Done():
-		return Topic{}, unavailable("no broker answered in time (metadata of topic " + name + ")")
+		return Topic{}, unavailable("no broker answered in time (metadata of topic " + name + ")" + u.lastSaid(name))
 	}
+}
+
+// lastSaid is why the brokers last told nothing of a topic, as the end of a sentence.
+func (u *Upstream) lastSaid(name string) string {
+	u.mu.Lock()
+	c := u.topics[name]
+	u.mu.Unlock()
+	if e, ok := errors.AsType[*api.Error](c.err); ok && e.Code == api.CodeBrokersUnavailable {
+		return ": " + e.Message
+	}
+	if cause := u.Cause(context.DeadlineExceeded); cause != context.DeadlineExceeded {
+		return ": " + cause.Error()
+	}
+	return ""
 }
 
 // refreshBehind renews what is remembered of a topic without anybody waiting.

@@ -41,10 +41,10 @@ func (l *lane) ahead() <-chan struct{} {
 	return over
 }
 
-// pass tells who waits that all pieces are through but the last so many. mu is
-// held.
-func (l *lane) pass(left int) {
-	for len(l.waiters) > 0 && l.waiters[0].upTo <= l.entered-uint64(left) {
+// pass tells who waits that the first pieces are through, up to that which entered
+// as that many. mu is held.
+func (l *lane) pass(through uint64) {
+	for len(l.waiters) > 0 && l.waiters[0].upTo <= through {
 		close(l.waiters[0].over)
 		l.waiters[0] = waiter{}
 		l.waiters = l.waiters[1:]

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"context"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ type job struct {
 	ms     []Message
 	now    time.Time // the time of messages that have none
 	pieces []piece
+	placed bool          // none of its messages may go to another partition than was chosen
 	done   chan struct{} // of room for one: filled once for a caller that waits, when all has landed or its time is over
 	room   room          // what it takes of the buffer
 	wait   until
@@ -31,6 +33,7 @@ type job struct {
 	told    bool // done has been filled, or is about to be, or nobody looks at it
 	gone    bool // the caller has left
 	late    func(fates []api.BatchResult)
+	parted  []*piece // what was parted from pieces, to go elsewhere
 
 	// alarm tells the caller that its time is over. It is not stopped when the
 	// caller has its answer: when it goes off, it looks for whom it is now. So a
@@ -48,13 +51,14 @@ type job struct {
 
 // piece is those messages of a job that go to one partition, in order.
 type piece struct {
-	job   *job
-	lane  *lane
-	which []int32 // of job.ms
+	job *job
+	at  uint64 // its number among those that entered its lane, whose mutex guards it
 
 	// Guarded by job.mu. landed ≤ taken ≤ len(which).
-	taken  int // so many have been put into a batch that may have been written
-	landed int // the fates of so many are known
+	lane   *lane
+	which  []int32 // of job.ms
+	taken  int     // so many have been put into a batch that may have been written
+	landed int     // the fates of so many are known
 }
 
 // singles are jobs to be used again; whoever waited for one was the last to
@@ -78,7 +82,7 @@ func (j *job) reuse() {
 	}
 	j.oneMessage[0] = Message{}
 	j.onePiece[0] = piece{}
-	j.ms, j.pieces, j.results, j.late = nil, nil, nil, nil
+	j.ms, j.pieces, j.results, j.late, j.parted = nil, nil, nil, nil, nil
 	j.wait.Context = nil
 	j.wait.real.Store(nil)
 	singles.Put(j)
@@ -190,6 +194,22 @@ func (j *job) ring() {
 	j.done <- struct{}{} // it has room: nobody else has told
 }
 
+// every lists the job's pieces; mu is held.
+func (j *job) every() iter.Seq[*piece] {
+	return func(yield func(*piece) bool) {
+		for k := range j.pieces {
+			if !yield(&j.pieces[k]) {
+				return
+			}
+		}
+		for _, pc := range j.parted {
+			if !yield(pc) {
+				return
+			}
+		}
+	}
+}
+
 // leave is the caller's when its time is over: what is on its way is unheard(lane),
 // what was not sent is unsent(lane) and never will be. It returns the fates for
 // the caller to keep, and whether nothing is on its way any more.
@@ -200,8 +220,7 @@ func (j *job) leave(unheard, unsent func(*lane) *api.Error, late func([]api.Batc
 		return j.results, true
 	}
 	j.gone = true
-	for k := range j.pieces {
-		pc := &j.pieces[k]
+	for pc := range j.every() {
 		if pc.taken == len(pc.which) {
 			continue
 		}
@@ -217,8 +236,7 @@ func (j *job) leave(unheard, unsent func(*lane) *api.Error, late func([]api.Batc
 		return j.results, true
 	}
 	fates = append([]api.BatchResult(nil), j.results...)
-	for k := range j.pieces {
-		pc := &j.pieces[k]
+	for pc := range j.every() {
 		if pc.landed == len(pc.which) {
 			continue
 		}

@@ -35,6 +35,7 @@ type lane struct {
 	mu      sync.Mutex
 	queue   []*piece
 	running bool   // send runs, and will look at the queue once more
+	flying  bool   // an attempt is under way
 	entered uint64 // pieces, ever
 	waiters []waiter
 
@@ -44,7 +45,8 @@ type lane struct {
 	head    int
 	b       batch
 	request *attempt
-	tries   int // in a row that brought nothing
+	slow    *time.Timer // goes off while an attempt takes long
+	tries   int         // in a row that brought nothing
 	id      producerID
 	next    int32 // sequence number of the next batch
 	// A batch that was refused for one of its records is sent in smaller ones
@@ -62,6 +64,7 @@ func (l *lane) enter(pc *piece) {
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, pc)
 	l.entered++
+	pc.at = l.entered
 	if !l.running {
 		l.running = true
 		l.p.senders.Go(l.send)
@@ -75,9 +78,14 @@ func (l *lane) more() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pass(len(l.taken) - l.head + len(l.queue))
 	if l.head < len(l.taken) {
+		l.pass(l.taken[l.head].at - 1)
 		return true
+	}
+	if len(l.queue) > 0 {
+		l.pass(l.queue[0].at - 1)
+	} else {
+		l.pass(l.entered)
 	}
 	if l.running = len(l.queue) > 0; !l.running {
 		l.setStuck(false) // nobody waits: whoever comes may try
@@ -141,7 +149,9 @@ func (l *lane) attempt() {
 		l.gather()
 	}
 	before := l.p.writes.to(part.Leader)
+	l.beginAttempt()
 	resp, err := l.p.request(l.ack, part.Leader, a)
+	l.endAttempt()
 	switch {
 	case err != nil && (!a.appended || upstream.IsDial(err) || l.p.writes.to(part.Leader) == before):
 		l.unsent(part.Leader, err)
@@ -296,6 +306,7 @@ func (l *lane) look() { _, _ = l.p.up.Refresh(l.p.ctx, l.topic) } // without an 
 
 // moved looks for the leader, and for where its broker is now.
 func (l *lane) moved() {
+	l.passOver()
 	l.look()
 	l.p.findBrokers(l.ack)
 }
@@ -303,13 +314,21 @@ func (l *lane) moved() {
 // pause waits before the next attempt, the longer the more have failed.
 func (l *lane) pause(broker int32, why string) {
 	l.meet(broker, why)
-	l.setStuck(true)
+	l.passOver()
 	wait := min(50*time.Millisecond<<min(l.tries, 5), time.Second)
 	l.tries++
 	select {
 	case <-time.After(wait):
 	case <-l.p.ctx.Done():
 	}
+}
+
+// passOver has messages without a key pass the partition over: those to come, and
+// those that wait for it.
+func (l *lane) passOver() {
+	l.setStuck(true)
+	l.requeue()
+	l.giveAway()
 }
 
 // meet notes why an attempt brought nothing.

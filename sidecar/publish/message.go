@@ -15,7 +15,7 @@ type Message struct {
 	Key       []byte // nil: none. An empty key is a key.
 	Value     []byte // nil: a tombstone
 	Headers   []kgo.RecordHeader
-	Partition *int32    // nil: by the key, or round robin without one
+	Partition *int32    // nil: by the key, or any without one
 	Timestamp time.Time // zero: now
 }
 

@@ -49,7 +49,8 @@ type Options struct {
 	Sequence *Sequence
 	// Entered, if not nil, is called once, when all messages of the request
 	// that could be sent have their place in the order of their partitions: a
-	// later request's messages come after them. It must not block.
+	// later request's messages come after them, but for those without a key,
+	// which may be given another partition. It must not block.
 	Entered func()
 	// Landed, if not nil, is called once, when none of the request's messages
 	// is on its way any more: before the call returns, with nil, and then its

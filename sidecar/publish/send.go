@@ -47,7 +47,7 @@ func (p *Publisher) PublishBatch(ctx context.Context, topic string, ms []Message
 
 func (p *Publisher) publish(ctx context.Context, topic string, j *job, o Options, batch bool) ([]api.BatchResult, error) {
 	begun := time.Now()
-	j.now = begun
+	j.now, j.placed = begun, o.IdempotencyKey != ""
 	if o.Timeout == 0 {
 		o.Timeout = p.cfg.Timeout
 	}
@@ -286,10 +286,8 @@ func (s *topicState) free(t *upstream.Topic) []upstream.Partition {
 	}
 	free, some := slices.Clone(t.Partitions), false
 	for i := range free {
-		for _, lanes := range s.lanes {
-			if i < len(lanes) && lanes[i] != nil && lanes[i].stuck.Load() {
-				free[i].Leader = -1
-			}
+		if s.stuckAt(i) {
+			free[i].Leader = -1
 		}
 		some = some || free[i].Leader >= 0
 	}
@@ -297,6 +295,16 @@ func (s *topicState) free(t *upstream.Topic) []upstream.Partition {
 		return t.Partitions
 	}
 	return free
+}
+
+// stuckAt says whether nothing gets through to a partition just now; mu is held.
+func (s *topicState) stuckAt(partition int) bool {
+	for _, lanes := range s.lanes {
+		if partition < len(lanes) && lanes[partition] != nil && lanes[partition].stuck.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // divide makes a piece for each partition that messages of a batch go to.

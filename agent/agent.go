@@ -71,6 +71,7 @@ type Agent struct {
 	httpAddr    string
 	clock       *clock.Clock // nil before Run
 	outage      Outage
+	silences    silences
 	seen        time.Time // when the store last answered
 }
 
@@ -196,6 +197,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return a.watchView(run) })
 		g.Go(func() error { return a.watchAlone(run) })
 		g.Go(func() error { return a.watchFolder(run) })
+		g.Go(func() error { return a.watchSilence(run) })
 		g.Go(func() error { return a.watchOutage(run) })
 		g.Go(func() error { return a.controller().Run(run) })
 		g.Go(func() error { return a.suspect(run) })

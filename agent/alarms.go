@@ -43,6 +43,7 @@ type alarm struct {
 	text   string
 	logged string // text that the log has
 	at     time.Time
+	since  time.Time // it was raised
 }
 
 func newAlarms(log *zap.Logger, gauge prometheus.Gauge) *alarms {
@@ -53,7 +54,10 @@ func newAlarms(log *zap.Logger, gauge prometheus.Gauge) *alarms {
 func (a *alarms) put(kind, text string) {
 	a.mu.Lock()
 	before, stood := a.set[kind]
-	now := alarm{text: text, logged: before.logged, at: before.at}
+	now := alarm{text: text, logged: before.logged, at: before.at, since: before.since}
+	if !stood {
+		now.since = time.Now()
+	}
 	tell := text != "" && text != before.logged && (!stood || time.Since(before.at) >= sameAlarm)
 	if tell {
 		now.logged, now.at = text, time.Now()
@@ -84,4 +88,15 @@ func (a *alarms) list() []string {
 	}
 	slices.Sort(texts)
 	return texts
+}
+
+// since is when the alarms that stand were raised, by their present text.
+func (a *alarms) since() map[string]time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := make(map[string]time.Time, len(a.set))
+	for alarm := range maps.Values(a.set) {
+		at[alarm.text] = alarm.since
+	}
+	return at
 }

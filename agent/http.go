@@ -40,6 +40,10 @@ type Status struct {
 	Partitions []PartitionStatus `json:"partitions"` // led here
 	Alarms     []string          `json:"alarms"`
 	Outage     Outage            `json:"outage"` // what of the cluster has no leader
+	Topics     int               `json:"cluster_topics"`
+	InAll      int               `json:"cluster_partitions"` // of those topics
+	// AlarmsSince is since when the agent's own alarms have stood, by their text.
+	AlarmsSince map[string]time.Time `json:"alarms_since,omitempty"`
 }
 
 // PartitionStatus is one partition that this broker leads.
@@ -162,7 +166,10 @@ func (a *Agent) Status() Status {
 	view, session, b := a.View(), a.liveSession(), a.theBroker()
 	f, _ := a.mirror.Latest()
 	s := Status{ID: a.ID(), ClusterID: a.folderCluster(), Version: Version, Broker: a.BrokerAddr(), Store: f.Cluster.String(),
-		Session: "none", Controller: view.Controller, Brokers: []int32{}, Partitions: []PartitionStatus{}, Alarms: a.Alarms(), Outage: a.Outage()}
+		Session: "none", Controller: view.Controller, Brokers: []int32{}, Partitions: []PartitionStatus{}, Alarms: a.Alarms(), Outage: a.Outage(), Topics: len(view.Topics), AlarmsSince: a.alarms.since()}
+	for _, t := range view.Topics {
+		s.InAll += len(t.Partitions)
+	}
 	if session != nil {
 		s.Session = session.Ownership().String()
 	}

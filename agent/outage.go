@@ -77,8 +77,9 @@ type outages struct {
 //
 // Which brokers should be there is what the partitions' states say: one that
 // holds none may come and go as it likes (it was drained on purpose, or is new),
-// and topics that are being deleted count as none.
-func (o outages) look(f *facts.Facts, v *broker.View, self int32, now, asOf time.Time) (outages, Outage) {
+// and topics that are being deleted count as none. A silent broker is as good as
+// gone: it is registered, and its check is critical.
+func (o outages) look(f *facts.Facts, v *broker.View, silent map[int32]bool, self int32, now, asOf time.Time) (outages, Outage) {
 	next := outages{known: o.known || f.Cluster == facts.Same, gone: map[int32]absence{}, addresses: map[int32]string{}, leaderless: o.leaderless}
 	out := Outage{AsOf: asOf, Missing: []Absence{}}
 	held := holders(f)
@@ -93,7 +94,7 @@ func (o outages) look(f *facts.Facts, v *broker.View, self int32, now, asOf time
 			next.addresses[id] = a
 		}
 		a, was := o.gone[id]
-		switch serving := f.Serving(id); {
+		switch serving := f.Serving(id) && !silent[id]; {
 		case !serving && !was:
 			a = absence{since: now, before: !o.known, times: 1}
 		case !serving && !a.back.IsZero():
@@ -117,24 +118,24 @@ func (o outages) look(f *facts.Facts, v *broker.View, self int32, now, asOf time
 	if n := len(out.Missing); n > mostMissing {
 		out.Missing, out.More = out.Missing[:mostMissing], n-mostMissing
 	}
-	next.leaderless = out.count(f, v, self, o.leaderless, now)
+	next.leaderless = out.count(f, v, silent, self, o.leaderless, now)
 	return next, out
 }
 
 // count counts the partitions without a leader, and returns since when there
 // have been some whose broker is there.
-func (out *Outage) count(f *facts.Facts, v *broker.View, self int32, since, now time.Time) time.Time {
+func (out *Outage) count(f *facts.Facts, v *broker.View, silent map[int32]bool, self int32, since, now time.Time) time.Time {
 	topics := map[string]bool{}
 	for name, t := range v.Topics {
 		if f.Topics[name].Phase == discovery.PhaseCreating && f.Topics[name].UUID == t.ID.String() {
 			continue // nobody has had it yet
 		}
 		for _, p := range t.Partitions {
-			if p.Leader >= 0 {
+			if p.Leader >= 0 && !silent[p.Leader] {
 				continue
 			}
 			out.Offline++
-			if !slices.ContainsFunc(p.Replicas, func(id int32) bool { return id != self && !f.Serving(id) }) {
+			if p.Leader < 0 && !slices.ContainsFunc(p.Replicas, func(id int32) bool { return id != self && !f.Serving(id) }) {
 				out.Leaderless++
 				topics[name] = true
 			}
@@ -217,7 +218,8 @@ func (out Outage) alarms(now time.Time) map[string]string {
 // well within it.
 const staleAfter = 10 * time.Second
 
-func (a Absence) text() string {
+// Describe says who is missing and what with it, without since when.
+func (a Absence) Describe() string {
 	who := fmt.Sprintf("broker %d", a.ID)
 	if a.Address != "" {
 		who += " (" + a.Address + ")"
@@ -229,17 +231,27 @@ func (a Absence) text() string {
 	if a.Back {
 		return fmt.Sprintf("%s comes and goes: it went %d times within minutes, and with it %s", who, a.Times, what)
 	}
+	return fmt.Sprintf("%s is missing: %s without a leader", who, what)
+}
+
+func (a Absence) text() string {
+	if a.Back {
+		return a.Describe()
+	}
 	since := "since " + timeOfDay(a.Since)
 	if a.Before {
 		since = "since before " + timeOfDay(a.Since) + ", when this agent first looked"
 	}
-	if a.Times > 1 {
+	switch a.Times {
+	case 1:
+	case 2:
+		since += ", for the 2nd time within minutes"
+	case 3:
+		since += ", for the 3rd time within minutes"
+	default:
 		since += fmt.Sprintf(", for the %dth time within minutes", a.Times)
-		if a.Times < 4 {
-			since = strings.ReplaceAll(strings.ReplaceAll(since, "2th", "2nd"), "3th", "3rd")
-		}
 	}
-	return fmt.Sprintf("%s is missing %s: %s without a leader; start its agent on the same data folder", who, since, what)
+	return strings.Replace(a.Describe(), " is missing:", " is missing "+since+":", 1) + "; start its agent on the same data folder"
 }
 
 // listed is some names for people, with how many more there are.

@@ -37,6 +37,12 @@ func TestWhatIsOut(t *testing.T) {
 		return register(picture(discovery.PhaseLive, all...), 1)
 	}
 	well, two := func() *facts.Facts { return register(picture(discovery.PhaseLive, three...), 1, 2, 3) }, func() *facts.Facts { return register(picture(discovery.PhaseLive, three...), 1, 2) }
+	silenced := func(f *facts.Facts) *facts.Facts {
+		b := f.Brokers[3]
+		b.Rack = "silent"
+		f.Brokers[3] = b
+		return f
+	}
 	unread := func(f *facts.Facts) *facts.Facts { f.Cluster = facts.Unread; return f }
 	for name, c := range map[string]struct {
 		steps            []step
@@ -52,7 +58,10 @@ func TestWhatIsOut(t *testing.T) {
 			[]string{"broker 3 is missing since before 12:00:01 UTC, when this agent first looked: 2 partitions"}},
 		"it is registered, but not serving": {[]step{{0, well()}, {time.Minute, func() *facts.Facts { f := two(); f.Brokers[3] = discovery.Broker{ID: 3}; return f }()}}, 2, 1,
 			[]string{"broker 3 (host:9003) is missing"}},
-		"it is back": {[]step{{0, well()}, {time.Second, two()}, {time.Minute, well()}}, 0, 0, nil},
+		"it is silent, and not yet gone": {[]step{{0, well()}, {time.Minute, silenced(well())}}, 2, 1,
+			[]string{"broker 3 (host:9003) is missing since 12:01:00 UTC"}},
+		"it was silent for a moment": {[]step{{0, well()}, {time.Minute, silenced(well())}, {time.Second, well()}}, 0, 0, nil},
+		"it is back":                 {[]step{{0, well()}, {time.Second, two()}, {time.Minute, well()}}, 0, 0, nil},
 		"it went again": {[]step{{0, well()}, {time.Second, two()}, {time.Minute, well()}, {time.Minute, two()}}, 2, 1,
 			[]string{"since 12:02:01 UTC, for the 2nd time within minutes"}},
 		"it comes and goes": {[]step{{0, well()}, {time.Second, two()}, {time.Second, well()}, {time.Second, two()}, {time.Second, well()}, {time.Second, two()}, {time.Second, well()}}, 0, 0,
@@ -77,6 +86,10 @@ func TestWhatIsOut(t *testing.T) {
 			now := began
 			for _, s := range c.steps {
 				now = now.Add(s.after)
+				silent := map[int32]bool{}
+				for id, b := range s.f.Brokers {
+					silent[id] = b.Rack == "silent"
+				}
 				v := buildView(viewInput{self: broker.Node{ID: 1, Host: "me", Port: 9001}, facts: s.f, led: map[facts.Part]standing{}})
 				for name, topic := range v.Topics { // what we hold we lead
 					for i, p := range topic.Partitions {
@@ -85,7 +98,7 @@ func TestWhatIsOut(t *testing.T) {
 						}
 					}
 				}
-				o, out = o.look(s.f, v, 1, now, now)
+				o, out = o.look(s.f, v, silent, 1, now, now)
 			}
 			if out.Offline != c.offline || out.brokersMissing() != c.missing {
 				t.Errorf("%d partitions offline, %d brokers missing; want %d and %d: %+v", out.Offline, out.brokersMissing(), c.offline, c.missing, out)
@@ -160,5 +173,34 @@ func TestAMissingBrokerIsSeenByAll(t *testing.T) {
 		if m := metrics(h); !strings.Contains(m, "sidestream_agent_brokers_missing 0\n") || !strings.Contains(m, `sidestream_agent_broker_up{broker="3"} 1`) {
 			t.Errorf("%s: the metrics still tell of the outage", h.name)
 		}
+	}
+}
+
+// A check that is critical for a moment is nothing, and who may have been paused
+// itself cannot tell that others are silent.
+func TestSilentBrokers(t *testing.T) {
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	f := register(facts.Empty(), 1, 2, 3)
+	for id, b := range f.Brokers {
+		b.Service = fmt.Sprint("s", id)
+		f.Brokers[id] = b
+	}
+	in := func(id string, beating bool) discovery.Instance {
+		return discovery.Instance{Service: discovery.Service{ID: id}, Beating: beating}
+	}
+	s := silences{}.observe(began, []discovery.Instance{in("s1", true), in("s2", false), in("s3", false), in("s3", true), in("foreign", false)})
+	if got := s.brokers(f, began.Add(silentAfter-1), 0); len(got) != 0 {
+		t.Errorf("silent at once: %v", got)
+	}
+	s = s.observe(began.Add(time.Second/2), []discovery.Instance{in("s1", true), in("s2", false)})
+	if got := s.brokers(f, began.Add(silentAfter), 0); fmt.Sprint(got) != "map[2:true]" {
+		t.Errorf("silent: %v", got)
+	}
+	if got := s.brokers(f, began.Add(time.Minute), discovery.GapLimit+1); len(got) != 0 {
+		t.Errorf("silent, as one who was paused sees it: %v", got)
+	}
+	s = s.observe(began.Add(time.Second), []discovery.Instance{in("s1", true), in("s2", true)})
+	if got := s.brokers(f, began.Add(time.Minute), 0); len(got) != 0 {
+		t.Errorf("silent though it beats again: %v", got)
 	}
 }

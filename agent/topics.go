@@ -39,7 +39,7 @@ type TopicStatus struct {
 // is the broker that answers.
 type TopicPartView struct {
 	Partition int32   `json:"partition"`
-	Leader    int32   `json:"leader"` // -1: none
+	Leader    int32   `json:"leader"` // -1: none, or one that is silent
 	Epoch     int32   `json:"epoch"`
 	Replicas  []int32 `json:"replicas"`
 	ISR       []int32 `json:"isr"`
@@ -55,6 +55,8 @@ func (a *Agent) Topics(only string) TopicList {
 	for _, n := range view.Brokers {
 		list.Nodes = append(list.Nodes, NodeStatus{ID: n.ID, Address: net.JoinHostPort(n.Host, strconv.Itoa(int(n.Port))), Rack: n.Rack})
 	}
+	f, _ := a.mirror.Latest()
+	silent := a.silent(f, now)
 	var held map[heldPart]broker.Held
 	if b := a.theBroker(); b != nil {
 		held = map[heldPart]broker.Held{}
@@ -66,7 +68,7 @@ func (a *Agent) Topics(only string) TopicList {
 		if only != "" && t.Name != only {
 			continue
 		}
-		list.Topics = append(list.Topics, topicStatus(t, list.ID, held))
+		list.Topics = append(list.Topics, topicStatus(t, list.ID, silent, held))
 	}
 	return list
 }
@@ -76,10 +78,13 @@ type heldPart struct {
 	partition int32
 }
 
-func topicStatus(t *broker.TopicView, self int32, held map[heldPart]broker.Held) TopicStatus {
+func topicStatus(t *broker.TopicView, self int32, silent map[int32]bool, held map[heldPart]broker.Held) TopicStatus {
 	s := TopicStatus{Topic: t.Name, UUID: t.ID.String(), Partitions: make([]TopicPartView, 0, len(t.Partitions))}
 	for i, p := range t.Partitions {
 		v := TopicPartView{Partition: int32(i), Leader: p.Leader, Epoch: p.Epoch, Replicas: append([]int32{}, p.Replicas...), ISR: append([]int32{}, p.ISR...)}
+		if silent[p.Leader] {
+			v.Leader = -1
+		}
 		if h, ok := held[heldPart{t.ID, v.Partition}]; ok && p.Leader == self {
 			v.Start, v.End, v.Bytes = &h.Start, &h.End, &h.Bytes
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	lookEvery = time.Second            // ages are looked at so often
+	lookEvery = 500 * time.Millisecond // ages are looked at so often
 	lookLeast = 200 * time.Millisecond // between two looks, though the view changes all the time
 )
 
@@ -36,7 +36,7 @@ func (a *Agent) watchOutage(ctx context.Context) error {
 func (a *Agent) lookForOutage(known outages, raised map[string]bool) outages {
 	f, _ := a.mirror.Latest()
 	v, now := a.View(), time.Now()
-	known, out := known.look(f, v, a.ID(), now, a.storeSeen(now))
+	known, out := known.look(f, v, a.silent(f, now), a.ID(), now, a.storeSeen(now))
 	a.mu.Lock()
 	a.outage = out
 	a.mu.Unlock()
@@ -60,11 +60,11 @@ func (a *Agent) lookForOutage(known outages, raised map[string]bool) outages {
 // up says of each broker that is there, or holds partitions, whether it serves.
 func up(serving []int32, known outages) map[string]bool {
 	is := map[string]bool{}
-	for id, a := range known.gone {
-		is[strconv.Itoa(int(id))] = !a.back.IsZero()
-	}
 	for _, id := range serving {
 		is[strconv.Itoa(int(id))] = true
+	}
+	for id, a := range known.gone { // also one that is registered and silent
+		is[strconv.Itoa(int(id))] = !a.back.IsZero()
 	}
 	return is
 }

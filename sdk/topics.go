@@ -52,3 +52,9 @@ func (c *Client) Peek(ctx context.Context, topic string, partition int32, offset
 func (c *Client) Ready(ctx context.Context) error {
 	return c.call(ctx, request{method: http.MethodGet, path: pathOf("readyz"), repeatable: true}, nil)
 }
+
+// Status decodes what the sidecar says of itself (GET /status) into v. It is for
+// people and tools: fields may be added.
+func (c *Client) Status(ctx context.Context, v any) error {
+	return c.call(ctx, request{method: http.MethodGet, path: pathOf("status"), repeatable: true}, v)
+}

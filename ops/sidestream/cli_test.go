@@ -66,7 +66,7 @@ func TestUsageErrorsSayWhatIsRight(t *testing.T) {
 		{[]string{"topic", "create", "x", "--partitions", "0"}, "use 1 or more, or -1"},
 		{[]string{"topic", "create", "x", "y"}, `unexpected argument "y"`},
 		{[]string{"topic", "delete"}, "NAME is missing"},
-		{[]string{"topic", "alter", "x"}, "nothing to change: use --config name=value or --delete-config name"},
+		{[]string{"topic", "alter", "x"}, "nothing to change: use --config name=value, --delete-config name or --partitions number"},
 		{[]string{"topic", "alter", "x", "--delete-config", "a=b"}, "use a name such as retention.ms"},
 		{[]string{"topic", "alter", "x", "--config", "a=b", "--delete-config", "a"}, "a is both set and deleted"},
 		{[]string{"consume"}, "TOPIC is missing"},

@@ -147,6 +147,20 @@ func TestCommandsAndRestart(t *testing.T) {
 	if out := d.sh(t, "", "topic", "list"); !strings.Contains(out, "orders") {
 		t.Errorf("topic list:\n%s", out)
 	}
+	d.sh(t, "", "topic", "create", "wider", "--partitions", "2")
+	d.sh(t, "", "topic", "alter", "wider", "--partitions", "3")
+	if r := command(t.Context(), "", "topic", "alter", "wider", "--partitions", "1"); r.code != exitFailed || !strings.Contains(r.err, "a new count must be higher") {
+		t.Errorf("taking partitions away: %d %s", r.code, r.err)
+	}
+	if r := command(t.Context(), "", "topic", "alter", "wider", "--partitions", "0"); r.code != exitUsage {
+		t.Errorf("no partitions: %d %s", r.code, r.err)
+	}
+	if out := d.sh(t, "", "topic", "list", "--json"); !strings.Contains(out, `"partitions": 3`) || !strings.Contains(out, `"messages": 0`) || !strings.Contains(out, `"bytes": 0`) || !strings.Contains(out, `"source": "brokers `) {
+		t.Errorf("topic list --json:\n%s", out)
+	}
+	if r := command(t.Context(), "", "status", "--agent", d.Agent); r.code != exitOK || !strings.HasPrefix(r.out, "well (") {
+		t.Errorf("status: %d\n%s", r.code, r.out)
+	}
 	if out := d.sh(t, "", "topic", "create", "defaults"); out != "created topic defaults with 4 partitions\n" {
 		t.Errorf("topic create: %q", out)
 	}

@@ -26,30 +26,18 @@ func newGroup() *cobra.Command {
 	return cmd
 }
 
-func newGroupList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List the groups", Args: usage(noArgs)}
-	address := sidecarFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := client(cmd, *address)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		groups, err := c.Groups(cmd.Context())
-		for _, g := range groups {
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), g); err != nil {
-				return err
-			}
-		}
-		return err
-	}
-	return cmd
-}
-
 // groupView is all that `group describe` shows.
 type groupView struct {
 	api.Group
 	Offsets []api.Offsets `json:"offsets"`
+	Away    []awayRow     `json:"away,omitempty"`  // partitions whose leaders are away
+	Notes   []string      `json:"notes,omitempty"` // what is not known, and whose knowledge stands in its place
+}
+
+// awayRow are partitions of a topic whose leaders are away.
+type awayRow struct {
+	Topic      string  `json:"topic"`
+	Partitions []int32 `json:"partitions"`
 }
 
 func newGroupDescribe() *cobra.Command {
@@ -83,7 +71,18 @@ topics that the group consumes now; name topics to see others.`,
 }
 
 func describeGroup(ctx context.Context, c *sdk.Client, group string, topics []string) (groupView, error) {
-	g, err := c.Group(ctx, group)
+	// A store that hangs must not hold up what the sidecar knows without it.
+	call, cancel := context.WithTimeout(ctx, askTime)
+	g, err := c.Group(call, group)
+	cancel()
+	if hangs := call.Err() != nil && ctx.Err() == nil && err != nil; hangs || errors.Is(err, &api.Error{Code: api.CodeStoreUnavailable}) {
+		if hangs {
+			err = errors.New("the sidecar cannot read the group: the coordination store does not answer")
+		}
+		view, err := groupKnownHere(ctx, c, group, err)
+		view.Away = awayOf(view.Offsets)
+		return view, err
+	}
 	if err != nil {
 		return groupView{}, err
 	}
@@ -104,6 +103,10 @@ func describeGroup(ctx context.Context, c *sdk.Client, group string, topics []st
 		if gone := errors.Is(err, &api.Error{Code: api.CodeTopicNotFound}); gone && !asked {
 			continue // it was deleted, and the members have not noticed yet
 		}
+		if away := errors.Is(err, &api.Error{Code: api.CodeBrokersUnavailable}) || errors.Is(err, &api.Error{Code: api.CodeStoreUnavailable}); away {
+			view.Notes = append(view.Notes, fmt.Sprintf("the positions in topic %s are not known: %v", t, err))
+			continue
+		}
 		if err != nil {
 			return view, fmt.Errorf("positions in topic %s: %w", t, err)
 		}
@@ -114,6 +117,7 @@ func describeGroup(ctx context.Context, c *sdk.Client, group string, topics []st
 			show(each)
 		}
 	}
+	view.Away = awayOf(view.Offsets)
 	return view, nil
 }
 
@@ -131,8 +135,18 @@ func topicsOf(g api.Group) []string {
 }
 
 func printGroup(w io.Writer, v groupView) error {
+	for _, note := range v.Notes {
+		if _, err := fmt.Fprintf(w, "note: %s\n\n", note); err != nil {
+			return err
+		}
+	}
 	if _, err := fmt.Fprintf(w, "%s\n\n", groupSettings(v.Group)); err != nil {
 		return err
+	}
+	for _, a := range v.Away {
+		if _, err := fmt.Fprintf(w, "away: %s\n\n", a.text()); err != nil {
+			return err
+		}
 	}
 	if line := pauseOf(v.Group); line != "" {
 		if _, err := fmt.Fprintf(w, "%s\n\n", line); err != nil {

@@ -20,6 +20,9 @@ const (
 	exitOK     = 0 // done, or stopped as asked
 	exitFailed = 1 // the work failed
 	exitUsage  = 2 // wrong arguments or configuration: nothing was done
+	// Of "sidestream status":
+	exitDegraded = 3 // something is wrong
+	exitNobody   = 4 // nobody answers
 )
 
 func main() {
@@ -32,7 +35,7 @@ func main() {
 	root := newRoot()
 	root.SetArgs(os.Args[1:])
 	err := root.ExecuteContext(ctx)
-	if err != nil {
+	if err != nil && message(err) != "" {
 		_, _ = fmt.Fprintln(os.Stderr, "sidestream:", message(err))
 	}
 	os.Exit(exitCode(err))
@@ -43,7 +46,15 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// exitError is an exit code of which everything was said already.
+type exitError int
+
+func (exitError) Error() string { return "" }
+
 func exitCode(err error) int {
+	if code, ok := errors.AsType[exitError](err); ok {
+		return int(code)
+	}
 	switch _, usage := errors.AsType[usageError](err); {
 	case err == nil:
 		return exitOK

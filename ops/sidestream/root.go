@@ -39,8 +39,10 @@ applications through a sidecar on localhost, by plain HTTP.
 Begin with "sidestream dev": a whole cluster in one process. It prints the
 addresses and the first commands to try.
 
+"sidestream status" shows whether all is well.
+
 Exit codes: 0 done or stopped as asked, 1 failed, 2 wrong arguments or
-configuration.`,
+configuration; of "status" 3 something is wrong, 4 nobody answers.`,
 		Example: `  sidestream dev
   curl localhost:4100/topics/hello -d 'hi'
   curl -X POST 'localhost:4100/groups/g/topics/hello/pull?wait=5s'`,
@@ -62,7 +64,7 @@ configuration.`,
 		}
 	}
 	add(groupServers, newDev(), newAgent(), newSidecar())
-	add(groupData, newTopic(), newProduce(), newConsume(), newGroup(), newSpool())
+	add(groupData, newStatus(), newTopic(), newProduce(), newConsume(), newGroup(), newSpool())
 	add(groupTools, newLog(), newMetadata(), newConfig(), newVersion(), newDocs())
 	root.SetHelpCommandGroupID(groupTools)
 	root.SetCompletionCommandGroupID(groupTools)

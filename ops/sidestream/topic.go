@@ -135,74 +135,6 @@ func pairs(list []string) (map[string]*string, error) {
 	return set, nil
 }
 
-func newTopicList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List the topics", Args: usage(noArgs)}
-	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	return admin(cmd, func(ctx context.Context, client *kadm.Client, _ []string) error {
-		topics, err := client.ListTopics(ctx)
-		if err != nil {
-			return fmt.Errorf("listing topics: %w", err)
-		}
-		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), topics.Names())
-		}
-		return table(cmd.OutOrStdout(), "TOPIC\tPARTITIONS\tREPLICATION", func(row func(...any)) {
-			for _, t := range topics.Sorted() {
-				row(t.Topic, len(t.Partitions), t.Partitions.NumReplicas())
-			}
-		})
-	})
-}
-
-// topicView is a topic as `topic describe` shows it.
-type topicView struct {
-	Topic      string            `json:"topic"`
-	ID         string            `json:"id,omitempty"`
-	Configs    map[string]string `json:"configs"` // set for the topic; the others are the brokers' defaults
-	Partitions []partitionRow    `json:"partitions"`
-}
-
-// partitionRow is one partition as `topic describe` prints it.
-type partitionRow struct {
-	Partition int32   `json:"partition"`
-	Leader    int32   `json:"leader"`
-	Replicas  []int32 `json:"replicas"`
-	ISR       []int32 `json:"isr"`
-	Start     *int64  `json:"start"` // nil: the leader is away
-	End       *int64  `json:"end"`
-	Error     string  `json:"error,omitempty"`
-}
-
-func newTopicDescribe() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "describe NAME",
-		Short: "Show a topic's configs, partitions, leaders and offsets",
-		Long: `Show a topic's partitions with their leaders and offsets, and the configs that
-were set for it. With --all-configs also those that are the brokers' defaults.`,
-		Args: arguments("NAME"),
-	}
-	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	all := cmd.Flags().Bool("all-configs", false, "show configs that are defaults too")
-	return admin(cmd, func(ctx context.Context, client *kadm.Client, args []string) error {
-		topics, err := client.ListTopics(ctx, args[0])
-		if err != nil {
-			return fmt.Errorf("asking for topic %s: %w", args[0], err)
-		}
-		topic := topics[args[0]]
-		if topic.Err != nil {
-			return topicError(args[0], topic.Err, "")
-		}
-		view := topicView{Topic: topic.Topic, ID: topic.ID.String(), Partitions: partitionRows(ctx, client, topic)}
-		if view.Configs, err = topicConfigs(ctx, client, topic.Topic, *all); err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), view)
-		}
-		return printTopic(cmd.OutOrStdout(), view)
-	})
-}
-
 // topicConfigs asks for the configs that were set for a topic, or for all.
 func topicConfigs(ctx context.Context, client *kadm.Client, topic string, all bool) (map[string]string, error) {
 	described, err := client.DescribeTopicConfigs(ctx, topic)
@@ -223,28 +155,6 @@ func topicConfigs(ctx context.Context, client *kadm.Client, topic string, all bo
 	return configs, nil
 }
 
-func printTopic(w io.Writer, view topicView) error {
-	for _, name := range slices.Sorted(maps.Keys(view.Configs)) {
-		if _, err := fmt.Fprintf(w, "%s=%s\n", name, view.Configs[name]); err != nil {
-			return err
-		}
-	}
-	if len(view.Configs) > 0 {
-		if _, err := fmt.Fprintln(w); err != nil {
-			return err
-		}
-	}
-	return table(w, "PARTITION\tLEADER\tREPLICAS\tISR\tSTART\tEND", func(row func(...any)) {
-		for _, p := range view.Partitions {
-			leader := fmt.Sprint(p.Leader)
-			if p.Leader < 0 {
-				leader = "none"
-			}
-			row(p.Partition, leader, p.Replicas, p.ISR, offsetText(p.Start), offsetText(p.End))
-		}
-	})
-}
-
 // topicError tells what a broker refused for a topic.
 func topicError(topic string, err error, text string) error {
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
@@ -256,39 +166,73 @@ func topicError(topic string, err error, text string) error {
 func newTopicAlter() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "alter NAME",
-		Short: "Change a topic's configs",
+		Short: "Change a topic's configs, or give it more partitions",
 		Long: `Set configs of a topic, or take them back to the brokers' defaults. All of them
-are changed or none; those that are not named stay. "topic describe" shows them.`,
+are changed or none; those that are not named stay. "topic describe" shows them.
+
+--partitions gives the topic more partitions, up to so many in all; none can be
+taken away. Messages of a key may go to another partition from then on, so their
+order is kept only within what was written before and within what comes after.
+With configs beside it, the partitions are added once the configs are changed.`,
 		Example: `  sidestream topic alter orders --config retention.ms=3600000
-  sidestream topic alter orders --config retention.bytes=1073741824 --delete-config retention.ms`,
+  sidestream topic alter orders --config retention.bytes=1073741824 --delete-config retention.ms
+  sidestream topic alter orders --partitions 12`,
 		Args: arguments("NAME"),
 	}
 	set := cmd.Flags().StringArray("config", nil, "name=value by Kafka's names; may be repeated")
 	remove := cmd.Flags().StringArray("delete-config", nil, "name of a config to take back to the default; may be repeated")
+	partitions := cmd.Flags().Int("partitions", 0, "number of partitions to have in all, more than now; 0: as it is")
 	var changes []kadm.AlterConfig
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
-		if changes, err = alterations(*set, *remove); err != nil {
+		if cmd.Flags().Changed("partitions") && *partitions < 1 {
+			return usageError{fmt.Errorf("--partitions: got %d: use the number to have in all", *partitions)}
+		}
+		if changes, err = alterations(*set, *remove, *partitions > 0); err != nil {
 			return usageError{err}
 		}
 		return nil
 	}
 	return admin(cmd, func(ctx context.Context, client *kadm.Client, args []string) error {
-		responses, err := client.AlterTopicConfigs(ctx, changes, args[0])
-		if err != nil {
-			return fmt.Errorf("altering topic %s: %w", args[0], err)
-		}
-		for _, r := range responses {
-			if r.Err != nil {
-				return topicError(r.Name, r.Err, r.ErrMessage)
+		if len(changes) > 0 {
+			responses, err := client.AlterTopicConfigs(ctx, changes, args[0])
+			if err != nil {
+				return fmt.Errorf("altering topic %s: %w", args[0], err)
+			}
+			for _, r := range responses {
+				if r.Err != nil {
+					return topicError(r.Name, r.Err, r.ErrMessage)
+				}
 			}
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "altered topic %s\n", args[0])
+		if *partitions > 0 {
+			if err := addPartitions(ctx, client, args[0], *partitions); err != nil {
+				if len(changes) > 0 {
+					return fmt.Errorf("the configs are changed, but the partitions are not: %w", err)
+				}
+				return err
+			}
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "altered topic %s\n", args[0])
 		return err
 	})
 }
 
-// alterations are the changes that the flags of `topic alter` ask for.
-func alterations(set, remove []string) ([]kadm.AlterConfig, error) {
+func addPartitions(ctx context.Context, client *kadm.Client, topic string, count int) error {
+	responses, err := client.UpdatePartitions(ctx, count, topic)
+	if err != nil {
+		return fmt.Errorf("adding partitions to topic %s: %w", topic, err)
+	}
+	for _, r := range responses {
+		if r.Err != nil {
+			return topicError(r.Topic, r.Err, r.ErrMessage)
+		}
+	}
+	return nil
+}
+
+// alterations are the changes that the flags of `topic alter` ask for; more says
+// that they ask for something besides.
+func alterations(set, remove []string, more bool) ([]kadm.AlterConfig, error) {
 	values, err := pairs(set)
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
@@ -306,38 +250,10 @@ func alterations(set, remove []string) ([]kadm.AlterConfig, error) {
 		}
 		changes = append(changes, kadm.AlterConfig{Op: kadm.DeleteConfig, Name: name})
 	}
-	if len(changes) == 0 {
-		return nil, errors.New("nothing to change: use --config name=value or --delete-config name")
+	if len(changes) == 0 && !more {
+		return nil, errors.New("nothing to change: use --config name=value, --delete-config name or --partitions number")
 	}
 	return changes, nil
-}
-
-func offsetText(o *int64) string {
-	if o == nil {
-		return "?"
-	}
-	return fmt.Sprint(*o)
-}
-
-// partitionRows adds the offsets where the leaders tell them.
-func partitionRows(ctx context.Context, client *kadm.Client, topic kadm.TopicDetail) []partitionRow {
-	starts, _ := client.ListStartOffsets(ctx, topic.Topic) // what is missing is shown as not known
-	ends, _ := client.ListEndOffsets(ctx, topic.Topic)
-	var rows []partitionRow
-	for _, p := range topic.Partitions.Sorted() {
-		r := partitionRow{Partition: p.Partition, Leader: p.Leader, Replicas: p.Replicas, ISR: p.ISR}
-		if o, ok := starts.Lookup(topic.Topic, p.Partition); ok && o.Err == nil {
-			r.Start = &o.Offset
-		}
-		if o, ok := ends.Lookup(topic.Topic, p.Partition); ok && o.Err == nil {
-			r.End = &o.Offset
-		}
-		if p.Err != nil {
-			r.Error = p.Err.Error()
-		}
-		rows = append(rows, r)
-	}
-	return rows
 }
 
 func newTopicDelete() *cobra.Command {

@@ -3,6 +3,7 @@ package pageviews
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"sidestream/sdk"
@@ -24,13 +25,20 @@ func Post(ctx context.Context, client *sdk.Client, topic string, text []byte) (i
 		result, err := client.PublishLines(ctx, topic, batch.Bytes(), sdk.KeyField("visitor"))
 		written += result.Written
 		if err == nil && result.Failed > 0 {
-			err = fmt.Errorf("%d of %d views were not written", result.Failed, lines)
+			what := "were not written"
+			var first error
 			for _, r := range result.Results {
-				if r.Error != nil {
-					err = fmt.Errorf("%w, the first because: %w", err, r.Error)
-					break
+				if r.Error == nil {
+					continue
+				}
+				if first == nil {
+					first = r.Error
+				}
+				if errors.Is(r.Error, sdk.ErrUnknown) {
+					what = "were not written, or are not known to be"
 				}
 			}
+			err = fmt.Errorf("%d of %d views %s, the first because: %w", result.Failed, lines, what, first)
 		}
 		batch.Reset()
 		lines = 0

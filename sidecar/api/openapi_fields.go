@@ -32,7 +32,7 @@ var fieldWords = map[string]string{
 	"Record.Headers":         "The headers: an object of names and values, or a list, which keeps their order and takes names several times and values that are not UTF-8.",
 	"Record.Partition":       "An explicit partition; left out, it is chosen by the key, or freely where there is none.",
 	"Record.Timestamp":       "The timestamp, in milliseconds since 1970; now when it is left out.",
-	"BatchResult.Error":      "Why it is not written; absent where it is, or is in the spool.",
+	"BatchResult.Error":      "Why it is not written or, with unknown_outcome and internal, not known to be; absent where it is written, or in the spool.",
 	"BatchPublished.Failed":  "How many failed: neither written nor in the spool.",
 	"BatchPublished.Results": "The fate of each message, in the order of the request.",
 	"BatchLine.Line":         "The line of the request, from 1; empty ones count and have no answer.",

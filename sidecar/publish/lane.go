@@ -192,7 +192,11 @@ func (l *lane) unsent(broker int32, err error) {
 		l.putBack()
 	}
 	l.moved()
-	l.pause(broker, saidBy(broker, err))
+	why := saidBy(broker, err)
+	if upstream.IsDial(err) {
+		broker = noBroker // it is not there
+	}
+	l.pause(broker, why)
 }
 
 // saidBy is an error with the broker that said it, or that was asked.

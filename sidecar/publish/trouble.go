@@ -25,8 +25,8 @@ const (
 	troublesTold = 20 // of Away
 )
 
-// noBroker is that of troubles that are of no broker: nobody leads, or nobody
-// answers at all. The topic as a whole is its partition noPartition.
+// noBroker is that of troubles that no broker speaks of: nobody leads, or whoever
+// does takes no connection. The topic as a whole is its partition noPartition.
 const (
 	noBroker    = -1
 	noPartition = -1
@@ -128,8 +128,10 @@ func (t *troubles) failed(topic string, partition int32, code api.Code, n int) {
 }
 
 // tell says once that a trouble has begun. mu is held; a log is no I/O that waits.
+// Brokers that are not there at all are told by who watches for them, whether
+// anybody publishes or not.
 func (t *troubles) tell(tr *trouble, topic string, partition int32) {
-	if tr.of.told {
+	if tr.of.told || tr.of.broker == noBroker {
 		return
 	}
 	tr.of.told = true

@@ -197,7 +197,7 @@ func (s *Sidecar) open(bound string) (err error) {
 		Publisher: s.outages, Consumer: s.consumer, Topics: s.up, Spool: s.spool, KeyField: s.publisher.KeyField,
 		Ready: s.causes, Status: s.status, Drain: func() { close(s.drain) },
 		Users: s.cfg.users(s.log), Listen: s.cfg.Listen, AllowedHosts: s.cfg.AllowedHosts,
-		MaxRequestSize: s.cfg.MaxRequestBytes, MaxBodyMemory: s.cfg.MaxRequestMemory, MaxConnections: s.cfg.MaxConnections, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,
+		MaxRequestSize: s.cfg.MaxRequestBytes, MaxMessageSize: s.cfg.Publish.MaxMessageBytes, MaxBodyMemory: s.cfg.MaxRequestMemory, MaxConnections: s.cfg.MaxConnections, MaxBatch: s.cfg.Publish.BatchRecords, MaxTimeout: s.cfg.Publish.MaxTimeout,
 		Version: Version, Logger: s.log.Named("http"), Gatherer: s.registry, Registry: s.registry,
 	})
 	if err != nil {

@@ -125,6 +125,7 @@ func (s *Server) publish(c *call) error {
 type keyField struct {
 	name    string // "" for none
 	ofTopic bool   // by the configuration: the request did not ask for it
+	most    int    // bytes of a value that is looked into; 0: any
 }
 
 // keyFieldOf is the request's own, or its topic's by the configuration.
@@ -136,13 +137,14 @@ func (s *Server) keyFieldOf(c *call) (keyField, error) {
 	case !given && s.opt.KeyField != nil:
 		name = s.opt.KeyField(c.args[0])
 	}
-	return keyField{name, !given}, nil
+	return keyField{name, !given, s.opt.MaxMessageSize}, nil
 }
 
 // isFor says whether a message takes its key from the field: one without a key,
-// unless it names its partition and so needs none.
+// unless it names its partition and so needs none. One that is too large is refused
+// for that, and not looked into before.
 func (k keyField) isFor(m *publish.Message) bool {
-	return k.name != "" && m.Key == nil && (m.Partition == nil || !k.ofTopic)
+	return k.name != "" && m.Key == nil && (m.Partition == nil || !k.ofTopic) && (k.most == 0 || len(m.Value) <= k.most)
 }
 
 // of is the key in the value of a single message.

@@ -3,10 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/base64"
-	"errors"
-	"strings"
 	"time"
-	"unicode/utf8"
 	"unsafe"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -256,88 +253,3 @@ func (r *recordReader) readHeaders(b []byte, i int, m *publish.Message) (end int
 
 // textIn is bytes as a text that lives where they do.
 func textIn(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
-
-var errNotKnown = errors.New("not known")
-
-// findKey is what lookUp and textOf make of a value, or errNotKnown: these must
-// read it.
-func (r *recordReader) findKey(value []byte, path []string) ([]byte, error) {
-	if !utf8.Valid(value) {
-		return nil, errNotKnown
-	}
-	for depth, name := range path {
-		var ok bool
-		if value, ok = memberOf(value, name, depth == 0); !ok {
-			return nil, errNotKnown
-		}
-	}
-	switch {
-	case len(value) == 0 || string(value) == "null":
-		return nil, errNotKnown
-	case value[0] != '"':
-		return value, nil
-	}
-	key, end := readString(value, 1, &r.bytes)
-	if end == unknown {
-		return nil, errNotKnown
-	}
-	return key, nil
-}
-
-// memberOf is the text of the last member of that name of a JSON object. whole
-// says that the object is not known to be JSON yet.
-func memberOf(b []byte, name string, whole bool) (found []byte, ok bool) {
-	i := skipSpace(b, 0)
-	if i >= len(b) || b[i] != '{' {
-		return nil, false
-	}
-	if i = skipSpace(b, i+1); i < len(b) && b[i] == '}' {
-		return nil, false
-	}
-	for {
-		if i = skipSpace(b, i); i >= len(b) || b[i] != '"' {
-			return nil, false
-		}
-		begin := i + 1
-		if i = nextSpecial(b, begin); i >= len(b) || b[i] != '"' {
-			return nil, false
-		}
-		is := string(b[begin:i]) == name
-		if i = skipSpace(b, i+1); i >= len(b) || b[i] != ':' {
-			return nil, false
-		}
-		begin = skipSpace(b, i+1)
-		if i = skipValue(b, begin, 1); i == unknown {
-			return nil, false
-		}
-		if is {
-			found, ok = b[begin:i:i], true
-		}
-		if i = skipSpace(b, i); i >= len(b) {
-			return nil, false
-		}
-		switch b[i] {
-		case '}':
-			if whole && skipSpace(b, i+1) < len(b) {
-				return nil, false
-			}
-			return found, ok
-		case ',':
-			i++
-		default:
-			return nil, false
-		}
-	}
-}
-
-// pathOf is the names in a key_field: a JSON pointer (RFC 6901), or one name.
-func pathOf(field string) []string {
-	if !strings.HasPrefix(field, "/") {
-		return []string{field}
-	}
-	path := strings.Split(field[1:], "/")
-	for i, p := range path {
-		path[i] = strings.ReplaceAll(strings.ReplaceAll(p, "~1", "/"), "~0", "~")
-	}
-	return path
-}

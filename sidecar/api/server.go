@@ -78,6 +78,7 @@ type Options struct {
 	Listen         string // as configured, for the Host check
 	AllowedHosts   []string
 	MaxRequestSize int           // bytes of a request's body
+	MaxMessageSize int           // bytes of one message; 0: not known here
 	MaxBodyMemory  int64         // bytes of all bodies under way; 0: no limit
 	MaxConnections int           // 0: fasthttp's default, 262144
 	MaxBatch       int           // messages of a batch

@@ -101,6 +101,7 @@ func (m *Manager) watchAges(ctx context.Context) {
 					m.gaugeAges(g, s.topic, s.ages(now))
 				}
 			}
+			m.removeSeries(now)
 		}
 	}
 }
@@ -110,7 +111,7 @@ func (m *Manager) watchAges(ctx context.Context) {
 func (m *Manager) gaugeAges(g *group, topic string, a ages) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.groups[g.name] != g {
+	if m.groups[g.name] != g || g.share(topic) == nil {
 		return
 	}
 	m.metrics.lagSeconds.WithLabelValues(g.name, topic).Set(a.behind.Seconds())

@@ -180,6 +180,7 @@ func (m *Manager) DeleteGroup(ctx context.Context, group string) error {
 			return storeError("delete the group", err)
 		}
 	}
+	m.deleteSeries(group)
 	m.forgetHere(keys.keys)
 	if err := m.local.DeleteGroup(ctx, group); err != nil {
 		return apiError(api.CodeInternal, "the group is deleted, but not its positions on this host's disk: %v", err)

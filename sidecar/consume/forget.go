@@ -160,6 +160,7 @@ func (m *Manager) tidyLocal(ctx context.Context) error {
 			if err := m.local.DeleteGroup(ctx, name); err != nil {
 				return err
 			}
+			m.deleteSeries(name)
 		}
 	}
 	return nil

@@ -256,6 +256,7 @@ func (k *keeper) remove(ctx context.Context, g groupKeys, idle discovery.Idle) e
 		}
 	}
 	k.m.metrics.groupsRemoved.Inc()
+	k.m.deleteSeries(g.name)
 	k.m.forgetHere(g.keys)
 	log.Warn("a group that nobody used is removed with its positions", zap.Duration("idle", time.Duration(idle.Seconds)*time.Second), zap.Bool("ephemeral", g.ephemeral()))
 	return nil

@@ -106,6 +106,7 @@ type Manager struct {
 	checkpointer *offsets.Checkpointer
 	log          *zap.Logger
 	metrics      *metrics
+	removed      removedSeries
 	autoCreate   bool
 	reader       *reader
 	outage       *outage
@@ -259,11 +260,7 @@ func (m *Manager) forget(g *group) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.groups, g.name)
-	for _, s := range g.all() {
-		for _, gauge := range []*prometheus.GaugeVec{m.metrics.lag, m.metrics.lagUnknown, m.metrics.unreadable, m.metrics.lagSeconds, m.metrics.unackedSeconds} {
-			gauge.DeleteLabelValues(g.name, s.topic)
-		}
-	}
+	m.leaveSeries(seriesOf{group: g.name})
 }
 
 // tickEvery is how late a lease may be noticed to be over.

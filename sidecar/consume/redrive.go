@@ -105,6 +105,7 @@ func (m *Manager) Redrive(ctx context.Context, group, topic string, req api.Redr
 		if req.Discard {
 			how = redriveDiscard
 		}
+		m.usesSeries(group)
 		m.metrics.redriven.WithLabelValues(group, topic, how).Add(float64(out.Redriven))
 		m.log.Info("dead letters were "+how, zap.String("group", group), zap.String("from", out.Topic), zap.String("to", to),
 			zap.Int("letters", out.Redriven), zap.Int("copies", out.Copies), zap.Int("kept", len(out.Kept)))

@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"sidestream/sdk/api"
 	"sidestream/sidecar/consume/window"
 )
@@ -197,6 +195,13 @@ func (s *share) tick(now time.Time) {
 		s.wake()
 	}
 	m := s.g.m.metrics
+	defer func() {
+		if s.g.m.lookup(s.g.name) != s.g || s.g.share(s.topic) != s { // left meanwhile, with its gauges
+			for _, g := range m.gauges() {
+				g.DeleteLabelValues(s.g.name, s.topic)
+			}
+		}
+	}()
 	if owned {
 		m.lag.WithLabelValues(s.g.name, s.topic).Set(float64(lag))
 	} else {
@@ -204,11 +209,4 @@ func (s *share) tick(now time.Time) {
 	}
 	m.lagUnknown.WithLabelValues(s.g.name, s.topic).Set(float64(unknown))
 	m.unreadable.WithLabelValues(s.g.name, s.topic).Set(float64(unreadable))
-}
-
-// dropGauges ends the gauges of a topic of which this sidecar has nothing left.
-func (m *Manager) dropGauges(group, topic string) {
-	for _, gauge := range []*prometheus.GaugeVec{m.metrics.lag, m.metrics.lagUnknown, m.metrics.unreadable} {
-		gauge.DeleteLabelValues(group, topic)
-	}
 }

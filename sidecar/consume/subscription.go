@@ -252,7 +252,7 @@ func (g *group) follow(partitions map[string][]int32) {
 			continue
 		}
 		delete(g.shares, topic)
-		g.m.dropGauges(g.name, topic)
+		g.m.leaveSeries(seriesOf{g.name, topic})
 		changed = true
 	}
 	if changed {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"container/list"
 	"errors"
 	"net"
 	"os"
@@ -34,6 +35,9 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := &conn{Conn: nc, l: l, fits: l.room.take()}
+		if c.fits {
+			l.room.idle.enter(c)
+		}
 		l.mu.Lock()
 		l.open[c] = struct{}{}
 		l.mu.Unlock()
@@ -74,6 +78,15 @@ type conn struct {
 	used   bool     // something was ever read
 	early  []byte   // what onGone read: the beginning of the next request
 	linger bool     // the client may still be sending when it is closed
+	// answering: a request is under way, from its head until its handler has ended
+	// and what reads or writes beside it has, too.
+	answering bool
+	owed      bool // its handler has ended, and nothing of the answer is written yet
+
+	// What follows is guarded by the room's idlers.
+	idleAt    *list.Element
+	idleSince time.Time
+	gaveWay   bool
 
 	peer                 uint32 // the user at the other side of a UNIX socket
 	peerKnown, peerAsked bool
@@ -98,7 +111,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.mu.Lock()
 	if err == nil {
-		c.wrote = true
+		c.wrote, c.owed = true, false
 	}
 	c.mu.Unlock()
 	if err != nil {
@@ -120,11 +133,15 @@ func (c *conn) Read(b []byte) (int, error) {
 		return n, nil
 	}
 	c.mu.Unlock()
+	c.waits()
 	n, err := c.Conn.Read(b)
 	if n > 0 {
 		c.mu.Lock()
 		c.used = true
 		c.mu.Unlock()
+		if !c.waits() { // nothing of it is done, then
+			return 0, net.ErrClosed
+		}
 	}
 	return n, err
 }
@@ -143,6 +160,7 @@ func (c *conn) Close() error {
 	if linger {
 		c.readOut()
 	}
+	c.l.room.idle.leave(c)
 	c.l.mu.Lock()
 	_, open := c.l.open[c]
 	delete(c.l.open, c)

@@ -38,7 +38,7 @@ func TestUnsentAnswers(t *testing.T) {
 		"closed twice":                       {func(c *conn, d *deaf) { c.Close(); c.Close() }, 1},
 	} {
 		d := &deaf{}
-		cn := &conn{Conn: d, l: newListener(nil, newRoom(1, nil))}
+		cn := &conn{Conn: d, l: newListener(nil, newRoom(1, nil, func() {}))}
 		n := 0
 		cn.onUnsent(func() { n++ })
 		c.do(cn, d)
@@ -53,7 +53,7 @@ func TestAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListener(ln, newRoom(10, nil))
+	l := newListener(ln, newRoom(10, nil, func() {}))
 	defer l.Close()
 	client, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
@@ -91,7 +91,7 @@ func TestClientThatGoesWhileItWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListener(ln, newRoom(10, nil))
+	l := newListener(ln, newRoom(10, nil, func() {}))
 	defer l.Close()
 	dial := func() (client net.Conn, c *conn) {
 		client, err := net.Dial("tcp", ln.Addr().String())

@@ -11,6 +11,7 @@ type metrics struct {
 	requests *prometheus.CounterVec   // by route and status
 	errors   *prometheus.CounterVec   // by code
 	seconds  *prometheus.HistogramVec // by route
+	gaveWay  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -25,11 +26,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "sidestream_http_request_duration_seconds", Help: "Time to answer a request, long polls included, by route.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18),
 		}, []string{"route"}),
+		gaveWay: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sidestream_http_connections_gave_way_total", Help: "Idle connections that were closed for another one, since there were max_connections.",
+		}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.errors, m.seconds} {
+	for _, c := range []prometheus.Collector{m.requests, m.errors, m.seconds, m.gaveWay} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

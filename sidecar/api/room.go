@@ -23,22 +23,33 @@ type room struct {
 	most   int64
 	taken  atomic.Int64
 	answer func() []byte // to a connection for which there is none
+	idle   idlers        // those that give way
+	gave   func()        // counts one that did
 
 	turned chan struct{} // a place for each that is waited for
 	wg     sync.WaitGroup
 }
 
-func newRoom(most int, answer func() []byte) *room {
-	return &room{most: int64(most), answer: answer, turned: make(chan struct{}, turnedAtOnce)}
+func newRoom(most int, answer func() []byte, gave func()) *room {
+	return &room{most: int64(most), answer: answer, idle: idlers{least: idleLeast}, gave: gave, turned: make(chan struct{}, turnedAtOnce)}
 }
 
-// take is false when there is no room; else give must follow.
+// take is false when there is no room; else give must follow. Of those that are
+// idle the oldest gives way: a client that keeps thousands of connections and uses
+// none must not lock out one that has something to say.
 func (r *room) take() bool {
-	if r.taken.Add(1) <= r.most {
-		return true
+	for {
+		if r.taken.Add(1) <= r.most {
+			return true
+		}
+		r.give()
+		c := r.idle.takeOldest()
+		if c == nil {
+			return false
+		}
+		_ = c.Close() // nobody waits for anything on it
+		r.gave()
 	}
-	r.give()
-	return false
 }
 
 func (r *room) give() { r.taken.Add(-1) }

@@ -8,10 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"sidestream/sdk/api"
 )
@@ -48,6 +50,7 @@ func turnedAway(t *testing.T, name string, r *bufio.Reader) {
 func full(t *testing.T, connections int) (s *serving, last net.Conn, answers *bufio.Reader) {
 	t.Helper()
 	s = serve(t, func(o *Options) { o.MaxConnections = connections })
+	s.givesWayAfter(time.Hour) // never
 	for range connections {
 		last, answers = s.dial()
 		fmt.Fprint(last, smallRequest)
@@ -56,6 +59,58 @@ func full(t *testing.T, connections int) (s *serving, last net.Conn, answers *bu
 		}
 	}
 	return s, last, answers
+}
+
+// givesWayAfter sets for how long connections stay that are not used.
+func (s *serving) givesWayAfter(least time.Duration) {
+	s.room.idle.mu.Lock()
+	defer s.room.idle.mu.Unlock()
+	s.room.idle.least = least
+}
+
+// One client with 10,500 connections that it does not use locked out everybody
+// else: those that are idle give way, the oldest first, and no other does.
+func TestIdleConnectionsGiveWay(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(o *Options) {
+		o.MaxConnections = 4
+		o.Ready = func() ([]string, bool) { close(entered); <-leave; return nil, true }
+	})
+	const least = 50 * time.Millisecond
+	s.givesWayAfter(least)
+	ask := func(c net.Conn, r *bufio.Reader) {
+		t.Helper()
+		fmt.Fprint(c, smallRequest)
+		if status, text := answered(t, r); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	busy, busyAnswers := s.dial() // the oldest of all, with a request under way
+	fmt.Fprint(busy, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	<-entered
+	_, untouched := s.dial() // nothing was ever asked on it
+	used, usedAnswers := s.dial()
+	half, halfAnswers := s.dial()
+	ask(used, usedAnswers)
+	time.Sleep(least)
+	fmt.Fprint(half, "POST /topics/t HT") // its head never ends
+	waitFor(t, func() bool { s.room.idle.mu.Lock(); defer s.room.idle.mu.Unlock(); return s.room.idle.list.Len() == 3 })
+	time.Sleep(2 * least)
+	for i, gone := range []*bufio.Reader{untouched, usedAnswers, halfAnswers} {
+		c, r := s.dial()
+		ask(c, r)
+		if _, err := gone.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("connection %d is not closed: %v", i, err)
+		}
+	}
+	// Those three are used, and one is in use: nobody gives way.
+	s.givesWayAfter(time.Hour)
+	_, refused := s.dial()
+	turnedAway(t, "one more", refused)
+	close(leave)
+	if status, text := answered(t, busyAnswers); status != 200 {
+		t.Fatalf("what was under way: %d %s", status, text)
+	}
 }
 
 // A connection beyond the limit is told so as every other error is, whatever its

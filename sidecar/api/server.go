@@ -125,7 +125,6 @@ func New(opt Options) (*Server, error) {
 	}
 	s := &Server{opt: opt, log: opt.Logger, memory: newBodyMemory(opt.MaxBodyMemory), failed: make(chan error, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.room = newRoom(orMany(opt.MaxConnections), s.noRoom)
 	s.SetUsers(opt.Users)
 	s.SetHosts(opt.AllowedHosts)
 	s.openAPI = sync.OnceValue(s.describeAPI)
@@ -133,6 +132,7 @@ func New(opt Options) (*Server, error) {
 	if s.metrics, err = newMetrics(opt.Registry); err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
+	s.room = newRoom(orMany(opt.MaxConnections), s.noRoom, s.metrics.gaveWay.Inc)
 	s.router = newRouter(s.routes(), s.metrics)
 	s.http = &fasthttp.Server{
 		Handler:      s.serve,
@@ -260,6 +260,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // serve is every request.
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	begun := time.Now()
+	if sock, ok := ctx.Conn().(*conn); ok {
+		sock.begins()
+		defer func() {
+			if !ctx.Hijacked() && !ctx.Response.IsBodyStream() { // else it goes on
+				sock.ends()
+			}
+		}()
+	}
 	if e := s.checkOrigin(ctx); e != nil {
 		s.refuse(ctx, e)
 		return

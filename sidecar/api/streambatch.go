@@ -186,6 +186,9 @@ func (u *upload) interrupt(sock net.Conn) { _ = sock.SetReadDeadline(time.Unix(1
 // Close ends the upload and waits for its goroutines. It is called when the
 // answer is written, or cannot be.
 func (u *upload) Close() error {
+	if sock, ok := u.sock.(*conn); ok {
+		defer sock.ends()
+	}
 	u.stopDrain()
 	u.cancel()
 	if p := u.current; p != nil {

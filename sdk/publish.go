@@ -129,7 +129,6 @@ func carries(s string) bool {
 // an event, in order; the error is nil when some were written and some not
 // ([api.BatchPublished].Failed tells), and the common error when all failed. The
 // error, and that of each result, is [ErrNotWritten] or [ErrUnknown].
-// A header whose name is not UTF-8 is refused: [Client.Publish] takes it.
 func (c *Client) PublishBatch(ctx context.Context, topic string, messages []Message, options ...PublishOption) (api.BatchPublished, error) {
 	var body []byte
 	for i, m := range messages {
@@ -197,16 +196,7 @@ func recordOf(m Message) (api.Record, error) {
 		return r, nil
 	}
 	for _, h := range m.Headers { // a list keeps their order, and takes any value
-		if !utf8.ValidString(h.Name) {
-			return r, fmt.Errorf("the name of header %q is not UTF-8: publish the message by itself", h.Name)
-		}
-		pair := api.HeaderPair{Name: h.Name}
-		if utf8.ValidString(h.Value) {
-			pair.Value = new(h.Value)
-		} else {
-			pair.Value64 = new(base64.StdEncoding.EncodeToString([]byte(h.Value)))
-		}
-		r.HeaderList = append(r.HeaderList, pair)
+		r.HeaderList = append(r.HeaderList, api.PairOf(h.Name, []byte(h.Value)))
 	}
 	return r, nil
 }

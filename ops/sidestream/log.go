@@ -143,7 +143,8 @@ type recordView struct {
 }
 
 type recordHeaderRow struct {
-	Name    string  `json:"name"`
+	Name    string  `json:"name"` // when UTF-8
+	Name64  *string `json:"name64,omitempty"`
 	Value   *string `json:"value,omitempty"`
 	Value64 *string `json:"value64,omitempty"`
 }
@@ -224,6 +225,10 @@ func (d dumper) records(v *batchView, e commitlog.Entry) error {
 		row.Value, row.Value64 = textOr64(r.Value)
 		for _, h := range r.Headers {
 			header := recordHeaderRow{Name: h.Key}
+			if !utf8.ValidString(h.Key) {
+				header.Name = ""
+				_, header.Name64 = textOr64([]byte(h.Key))
+			}
 			header.Value, header.Value64 = textOr64(h.Value)
 			row.Headers = append(row.Headers, header)
 		}
@@ -281,7 +286,11 @@ func (d dumper) print(v batchView) error {
 			return err
 		}
 		for _, h := range r.Headers {
-			if _, err := fmt.Fprintf(d.out, "  %s=%s", h.Name, bytesText(h.Value, h.Value64)); err != nil {
+			name := h.Name
+			if h.Name64 != nil {
+				name = bytesText(nil, h.Name64)
+			}
+			if _, err := fmt.Fprintf(d.out, "  %s=%s", name, bytesText(h.Value, h.Value64)); err != nil {
 				return err
 			}
 		}

@@ -134,9 +134,10 @@ type Message struct {
 }
 
 // HeaderPair is one header of a record: names may repeat and order is kept.
-// [HeaderPair.ValueBytes] has the value's bytes in either form.
+// [HeaderPair.NameBytes] and [HeaderPair.ValueBytes] have the bytes in either form.
 type HeaderPair struct {
-	Name    string  `json:"name"`
+	Name    string  `json:"name"`              // when UTF-8; "" beside name64
+	Name64  *string `json:"name64,omitempty"`  // base64 when not
 	Value   *string `json:"value,omitempty"`   // when UTF-8
 	Value64 *string `json:"value64,omitempty"` // base64 when not
 }

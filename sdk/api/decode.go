@@ -484,6 +484,8 @@ func (d *scanner) header(h *HeaderPair) bool {
 		switch string(name) {
 		case "name":
 			return d.text(&h.Name)
+		case "name64":
+			return d.optional(&h.Name64)
 		case "value":
 			return d.optional(&h.Value)
 		case "value64":

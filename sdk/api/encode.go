@@ -141,6 +141,7 @@ func (m *Message) append(b []byte, until *leaseText, behind bool) []byte {
 			}
 			h := &m.Headers[i]
 			b = appendString(append(b, `{"name":`...), h.Name)
+			b = appendIf(b, `,"name64":`, h.Name64)
 			b = appendIf(b, `,"value":`, h.Value)
 			b = appendIf(b, `,"value64":`, h.Value64)
 			b = append(b, '}')

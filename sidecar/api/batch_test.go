@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -149,6 +150,7 @@ func TestHeadersOfARecord(t *testing.T) {
 		`{"headers":null}`:              `[]`,
 		`{"headers":[]}`:                `[]`,
 		`{"headers":[{"name":"b","value":"1"}, {"value":"\u00e9","name":"a"},{"name":"b","value64":"/w=="} ]}`: `[b="1" a="é" b="\xff"]`,
+		`{"headers":[{"name64":"/w==","value":"1"},{"name":"","name64":"bg","value64":"_w"}]}`:                 `[\xff="1" n="\xff"]`,
 		`{"headers":[{"name":"b","value64":"_w"},{"name":"n","value":null},{"name":"e","value":""}]}`:          `[b="\xff" n=- e=""]`,
 	} {
 		for _, text := range []string{body, "[" + body + "]"} {
@@ -164,7 +166,8 @@ func TestHeadersOfARecord(t *testing.T) {
 				if h.Value != nil {
 					value = fmt.Sprintf("%q", h.Value)
 				}
-				got = append(got, h.Key+"="+value)
+				name := strconv.Quote(h.Key)
+				got = append(got, name[1:len(name)-1]+"="+value)
 			}
 			if fmt.Sprint(got) != want {
 				t.Errorf("%s: %s, want %s", text, got, want)

@@ -198,11 +198,12 @@ var fieldSchemas = map[string]object{
 		{"type": "array", "items": object{
 			"description":          "As pulled messages have it.",
 			"type":                 "object",
-			"required":             []string{"name"},
+			"anyOf":                []object{{"required": []string{"name"}, "properties": object{"name": nonEmpty}}, {"required": []string{"name64"}, "properties": object{"name": object{"maxLength": 0}, "name64": nonEmpty}}},
 			"not":                  object{"required": []string{"value", "value64"}, "properties": object{"value": object{"type": "string"}, "value64": object{"type": "string"}}},
 			"additionalProperties": false,
 			"properties": object{
-				"name":    explained(nonEmpty, wordsOf("HeaderPair", "Name")),
+				"name":    explained(object{"type": "string"}, wordsOf("HeaderPair", "Name")),
+				"name64":  explained(object{"type": []string{"string", "null"}, "contentEncoding": "base64"}, wordsOf("HeaderPair", "Name64")),
 				"value":   explained(object{"type": []string{"string", "null"}}, wordsOf("HeaderPair", "Value")),
 				"value64": explained(object{"type": []string{"string", "null"}, "contentEncoding": "base64"}, wordsOf("HeaderPair", "Value64")),
 			},
@@ -238,6 +239,7 @@ var fieldRules = map[string]object{
 	"Record.Timestamp":           {"minimum": 0, "maximum": maxTimestamp},
 	"Message.Key64":              {"contentEncoding": "base64"},
 	"Message.Value64":            {"contentEncoding": "base64"},
+	"HeaderPair.Name64":          {"contentEncoding": "base64"},
 	"HeaderPair.Value64":         {"contentEncoding": "base64"},
 	"Pulled.Ownership":           {"enum": []string{"unproven"}},
 	"StreamStatus.Ownership":     {"enum": []string{"unproven"}},

@@ -16,9 +16,15 @@ const headerRecord64 = api.HeaderRecord + "64"
 // come through unchanged turns all of them to the base64 form, since the order
 // among headers of different names is lost by many clients.
 func recordHead(pairs []api.HeaderPair) ([]headerLine, error) {
+	names := make([]string, len(pairs))
 	name, encode := api.HeaderRecord, func(s string) string { return s }
 	values := make([]string, len(pairs))
 	for i, p := range pairs {
+		b, err := p.NameBytes()
+		if err != nil {
+			return nil, err
+		}
+		names[i] = string(b)
 		switch {
 		case p.Value != nil:
 			values[i] = *p.Value
@@ -29,13 +35,13 @@ func recordHead(pairs []api.HeaderPair) ([]headerLine, error) {
 			}
 			values[i] = string(b)
 		}
-		if !fitsHeader(p.Name) || strings.Contains(p.Name, "=") || values[i] != "" && !fitsHeader(values[i]) {
+		if !fitsHeader(names[i]) || strings.Contains(names[i], "=") || values[i] != "" && !fitsHeader(values[i]) {
 			name, encode = headerRecord64, func(s string) string { return base64.RawStdEncoding.EncodeToString([]byte(s)) }
 		}
 	}
 	lines := make([]headerLine, len(pairs))
-	for i, p := range pairs {
-		lines[i] = headerLine{name, encode(p.Name) + "=" + encode(values[i])}
+	for i := range pairs {
+		lines[i] = headerLine{name, encode(names[i]) + "=" + encode(values[i])}
 	}
 	return lines, nil
 }

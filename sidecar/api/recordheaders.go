@@ -21,7 +21,7 @@ type recordHeaders struct {
 	replaced int // U+FFFD in names and texts
 }
 
-const headersAre = `headers are an object such as {"trace":"abc"}, or a list such as [{"name":"trace","value":"abc"}] with value64 in place of value for bytes as base64`
+const headersAre = `headers are an object such as {"trace":"abc"}, or a list such as [{"name":"trace","value":"abc"}] with name64 and value64 in place of name and value for bytes as base64`
 
 var pairFields = fieldsOf(reflect.TypeFor[api.HeaderPair]())
 
@@ -59,7 +59,7 @@ func (h *recordHeaders) readObject(b []byte) error {
 		case !ok:
 			return fmt.Errorf("headers: the value of %q is no string: use one, or a list with value64", name)
 		}
-		if err := h.add(name, []byte(value), replacedIn([]byte(value))); err != nil {
+		if err := h.add(name, []byte(value), strings.Count(name, replaced)+replacedIn([]byte(value))); err != nil {
 			return err
 		}
 	}
@@ -74,6 +74,7 @@ func (h *recordHeaders) readList(b []byte) error {
 	for i, raw := range elements {
 		var p struct {
 			Name    *string `json:"name"`
+			Name64  *string `json:"name64"`
 			Value   *string `json:"value"`
 			Value64 *string `json:"value64"`
 		}
@@ -81,7 +82,7 @@ func (h *recordHeaders) readList(b []byte) error {
 			return errors.New(headersAre)
 		}
 		if name, ok := strangeField(raw, pairFields); ok {
-			return fmt.Errorf("headers: element %d has the unknown field %q: it has name, and value or value64", i+1, name)
+			return fmt.Errorf("headers: element %d has the unknown field %q: it has name or name64, and value or value64", i+1, name)
 		}
 		if name, ok := fieldTwice(raw); ok {
 			return fmt.Errorf("headers: element %d has the field %q twice: use one", i+1, name)
@@ -91,21 +92,25 @@ func (h *recordHeaders) readList(b []byte) error {
 		}
 		var value []byte // without one Kafka has null
 		n := 0
+		name, err := nameOf(p.Name, p.Name64)
+		if err != nil {
+			return fmt.Errorf("headers: element %d: %w", i+1, err)
+		}
+		if p.Name64 == nil { // base64 is not text
+			n += strings.Count(name, replaced)
+		}
 		switch {
-		case p.Name == nil:
-			return fmt.Errorf("headers: element %d has no name", i+1)
 		case p.Value != nil && p.Value64 != nil:
-			return fmt.Errorf("headers: value and value64 of %q are both given: use one", *p.Name)
+			return fmt.Errorf("headers: value and value64 of %q are both given: use one", name)
 		case p.Value != nil:
 			value = []byte(*p.Value)
-			n = replacedIn(value)
+			n += replacedIn(value)
 		case p.Value64 != nil:
-			var err error
 			if value, err = decode64(*p.Value64); err != nil {
-				return fmt.Errorf("headers: value64 of %q: %w", *p.Name, err)
+				return fmt.Errorf("headers: value64 of %q: %w", name, err)
 			}
 		}
-		if err := h.add(*p.Name, value, n); err != nil {
+		if err := h.add(name, value, n); err != nil {
 			return err
 		}
 	}
@@ -117,8 +122,26 @@ func (h *recordHeaders) add(name string, value []byte, replacements int) error {
 		return errors.New("headers: a name is empty: use one of a byte at least")
 	}
 	h.list = append(h.list, kgo.RecordHeader{Key: name, Value: value})
-	h.replaced += strings.Count(name, replaced) + replacements
+	h.replaced += replacements
 	return nil
+}
+
+// nameOf is the name of a header, in one of its forms: a pulled message has an
+// empty name beside name64.
+func nameOf(text, base *string) (string, error) {
+	switch {
+	case base == nil && text == nil:
+		return "", errors.New("it has no name")
+	case base == nil:
+		return *text, nil
+	case text != nil && *text != "":
+		return "", fmt.Errorf("name %q and name64 are both given: use one", *text)
+	}
+	b, err := decode64(*base)
+	if err != nil {
+		return "", fmt.Errorf("name64: %w", err)
+	}
+	return string(b), nil
 }
 
 // readHeaderList is readHeaders of the list that begins at b[i].

@@ -263,9 +263,7 @@ func messageFrom(r *kgo.Record) api.Message {
 	m.Key, m.Key64 = shown(r.Key)
 	m.Value, m.Value64 = shown(r.Value)
 	for _, h := range r.Headers {
-		pair := api.HeaderPair{Name: h.Key}
-		pair.Value, pair.Value64 = shown(h.Value)
-		m.Headers = append(m.Headers, pair)
+		m.Headers = append(m.Headers, api.PairOf(h.Key, h.Value))
 	}
 	return m
 }

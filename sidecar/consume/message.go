@@ -90,6 +90,9 @@ func (s *showing) message(r *kgo.Record) api.Message {
 		m.Headers = make([]api.HeaderPair, len(r.Headers))
 		for i, h := range r.Headers {
 			m.Headers[i].Name = h.Key
+			if !utf8.ValidString(h.Key) {
+				m.Headers[i].Name, m.Headers[i].Name64 = "", new(base64.StdEncoding.EncodeToString([]byte(h.Key)))
+			}
 			m.Headers[i].Value, m.Headers[i].Value64 = textOrBase64(h.Value, new(string))
 		}
 	}

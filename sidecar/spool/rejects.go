@@ -36,7 +36,8 @@ type Rejected struct {
 
 // RejectedField is one header of a rejected message.
 type RejectedField struct {
-	Name    string  `json:"name"`
+	Name    string  `json:"name"` // when UTF-8
+	Name64  *string `json:"name64,omitempty"`
 	Value   *string `json:"value,omitempty"`
 	Value64 *string `json:"value64,omitempty"`
 }
@@ -59,6 +60,10 @@ func rejectedOf(nonce nonces, key laneKey, e event, why *api.Error, now time.Tim
 	r.Value, r.Value64 = text(e.value)
 	for _, h := range e.headers {
 		f := RejectedField{Name: h.Key}
+		if !utf8.ValidString(h.Key) {
+			f.Name = ""
+			_, f.Name64 = text([]byte(h.Key))
+		}
 		f.Value, f.Value64 = text(h.Value)
 		r.Headers = append(r.Headers, f)
 	}

@@ -74,6 +74,7 @@ type conn struct {
 	// mu guards what follows; unsent runs outside it.
 	mu     sync.Mutex
 	unsent []func() // to call if the answer under way is not written
+	done   []func() // to call once the answer is written, or never will be
 	wrote  bool     // something was written since
 	used   bool     // something was ever read
 	early  []byte   // what onGone read: the beginning of the next request
@@ -107,6 +108,25 @@ func (c *conn) onUnsent(f func()) {
 	c.wrote = false
 }
 
+// onDone has f called once the answer that is being made is written, or its
+// connection has ended.
+func (c *conn) onDone(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done = append(c.done, f)
+}
+
+// settle calls what waits for the end of the answer.
+func (c *conn) settle() {
+	c.mu.Lock()
+	done := c.done
+	c.done = nil
+	c.mu.Unlock()
+	for _, f := range done {
+		f()
+	}
+}
+
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.mu.Lock()
@@ -123,6 +143,7 @@ func (c *conn) Write(b []byte) (int, error) {
 // Read comes after the answer to the request before was written.
 func (c *conn) Read(b []byte) (int, error) {
 	c.mu.Lock()
+	settled := len(c.done) > 0 && !c.answering && !c.owed
 	if c.wrote {
 		c.unsent, c.wrote = nil, false
 	}
@@ -133,6 +154,9 @@ func (c *conn) Read(b []byte) (int, error) {
 		return n, nil
 	}
 	c.mu.Unlock()
+	if settled {
+		c.settle()
+	}
 	c.waits()
 	n, err := c.Conn.Read(b)
 	if n > 0 {
@@ -166,6 +190,7 @@ func (c *conn) Close() error {
 	delete(c.l.open, c)
 	c.l.mu.Unlock()
 	err := c.Conn.Close()
+	c.settle()
 	if open && c.fits {
 		c.l.room.give()
 	}

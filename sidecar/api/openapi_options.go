@@ -158,7 +158,7 @@ var codeWords = map[api.Code]string{
 	api.CodeMessageTooLarge:     "the message is larger than is allowed",
 	api.CodeRequestTooLarge:     "the request's body is larger than is allowed, packed or unpacked, or has more messages",
 	api.CodeBadRecord:           "a message is not as it must be; nothing of the request was written",
-	api.CodeRateLimited:         "a limit is reached, there are max_connections already, or the bodies of other requests fill max_request_memory; nothing was taken",
+	api.CodeRateLimited:         "a limit is reached, there are max_connections already, or the bodies of other requests, or answers that are not read, fill max_request_memory; nothing was taken",
 	api.CodeInternal:            "a fault of the sidecar; its log has more",
 	api.CodeCorruptRecord:       "the log holds records there that nobody can read, or that take too much memory",
 	api.CodeBrokersUnavailable:  "the brokers are away; nothing was written",

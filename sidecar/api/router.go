@@ -13,6 +13,7 @@ type compiled struct {
 	labels   string // "POST /topics/{topic}", for metrics
 	histo    observer
 	ok       adder // counts answers with status 200
+	cost     int64 // of an answer, before it is made
 }
 
 type (
@@ -26,7 +27,7 @@ type router map[int][]*compiled
 func newRouter(routes []route, m *metrics) router {
 	r := router{}
 	for _, rt := range routes {
-		c := &compiled{route: rt, elements: strings.Split(rt.pattern[1:], "/"), labels: rt.method + " " + rt.pattern}
+		c := &compiled{route: rt, elements: strings.Split(rt.pattern[1:], "/"), labels: rt.method + " " + rt.pattern, cost: answerCost(rt.method, rt.pattern)}
 		c.histo = m.seconds.WithLabelValues(c.labels)
 		c.ok = m.requests.WithLabelValues(c.labels, "200")
 		r[len(c.elements)] = append(r[len(c.elements)], c)

@@ -79,7 +79,7 @@ type Options struct {
 	AllowedHosts   []string
 	MaxRequestSize int           // bytes of a request's body
 	MaxMessageSize int           // bytes of one message; 0: not known here
-	MaxBodyMemory  int64         // bytes of all bodies under way; 0: no limit
+	MaxBodyMemory  int64         // bytes of all bodies under way, and half as much of answers; 0: no limit
 	MaxConnections int           // 0: fasthttp's default, 262144
 	MaxBatch       int           // messages of a batch
 	MaxTimeout     time.Duration // longest ?timeout
@@ -101,6 +101,7 @@ type Server struct {
 	router  router
 	metrics *metrics
 	memory  *bodyMemory
+	answers *answerMemory
 	room    *room
 	http    *fasthttp.Server
 
@@ -123,7 +124,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Logger == nil {
 		opt.Logger = zap.NewNop()
 	}
-	s := &Server{opt: opt, log: opt.Logger, memory: newBodyMemory(opt.MaxBodyMemory), failed: make(chan error, 1)}
+	s := &Server{opt: opt, log: opt.Logger, memory: newBodyMemory(opt.MaxBodyMemory), answers: newAnswerMemory(opt.MaxBodyMemory / 2), failed: make(chan error, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.SetUsers(opt.Users)
 	s.SetHosts(opt.AllowedHosts)
@@ -287,8 +288,14 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		if err == nil && found.refusedInDrain && s.draining.Load() {
 			err = draining()
 		}
+		var made func()
+		if err == nil {
+			made, err = s.roomForAnswer(found)
+		}
 		if err == nil {
 			err = found.handle(c)
+			s.holdAnswer(ctx)
+			made()
 		}
 		if err != nil {
 			s.refuse(ctx, asError(err))

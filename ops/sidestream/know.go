@@ -18,6 +18,7 @@ import (
 	"sidestream/agent"
 	"sidestream/sdk"
 	"sidestream/sdk/api"
+	"sidestream/sidecar"
 )
 
 const (
@@ -65,6 +66,7 @@ type knowledge struct {
 	Note    string       `json:"note,omitempty"` // who was asked before and did not answer
 	Brokers []nodeKnown  `json:"-"`
 	Topics  []topicKnown `json:"topics"`
+	Old     string       `json:"-"` // why it is old, if not for want of the coordination store
 }
 
 type nodeKnown struct {
@@ -351,6 +353,14 @@ func (s sources) fromSidecar(ctx context.Context, names []string) (knowledge, er
 	} else {
 		topics, err = c.Topics(ctx)
 	}
+	if errors.Is(err, &api.Error{Code: api.CodeBrokersUnavailable}) {
+		var st sidecarStatus
+		if told := c.Status(ctx, &st); told == nil && st.Outage != nil {
+			if k = outageKnows(k.Source, st.Outage, names); len(k.Topics) > 0 {
+				return k, nil
+			}
+		}
+	}
 	if err != nil {
 		return k, err
 	}
@@ -366,6 +376,23 @@ func (s sources) fromSidecar(ctx context.Context, names []string) (knowledge, er
 		k.Topics = append(k.Topics, known)
 	}
 	return k, nil
+}
+
+// outageKnows is what a sidecar remembers of the topics that its applications use
+// while no broker answers it.
+func outageKnows(source string, o *sidecar.OutageStatus, names []string) knowledge {
+	k := knowledge{Source: source, AsOf: o.Since, Old: "no broker has answered it since; only topics that its applications use are known"}
+	for _, t := range o.Topics {
+		if len(names) == 1 && names[0] != t.Topic {
+			continue
+		}
+		known := topicKnown{Topic: t.Topic}
+		for p := range int32(max(t.Partitions, t.Away)) {
+			known.Partitions = append(known.Partitions, partitionRow{Partition: p, Leader: -1, Replicas: []int32{}, ISR: []int32{}})
+		}
+		k.Topics = append(k.Topics, known)
+	}
+	return k
 }
 
 func (s sources) sidecarAddress() string {
@@ -404,6 +431,8 @@ func getAgent(ctx context.Context, address, path string, v any) error {
 func (k knowledge) said(now time.Time) string {
 	text := "as " + k.Source + " knew it "
 	switch age := now.Sub(k.AsOf); {
+	case k.Old != "":
+		text += fmt.Sprintf("%s ago, at %s: %s", age.Round(time.Second), k.AsOf.UTC().Format("15:04:05 UTC"), k.Old)
 	case k.AsOf.IsZero():
 		text = "as " + k.Source + " knows it from its own disk: it has not reached the coordination store since its start"
 	case age < staleKnowledge:

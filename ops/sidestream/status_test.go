@@ -83,3 +83,32 @@ func TestWhatStatusSays(t *testing.T) {
 		})
 	}
 }
+
+// While no broker answers anybody, a sidecar still knows what its applications
+// use, and says how old that is.
+func TestASidecarRemembersTopics(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	o := &sidecar.OutageStatus{Since: now.Add(-time.Minute), Topics: []sidecar.AwayTopic{{Topic: "orders", Partitions: 6, Away: 6, First: []int32{0, 1, 2}}, {Topic: "views", Partitions: 2, Away: 1, First: []int32{1}}}}
+	k := outageKnows("sidecar x", o, nil)
+	if len(k.Topics) != 2 || len(k.Topics[0].offline()) != 6 || fmt.Sprint(k.Topics[1].offline()) != "[0 1]" {
+		t.Errorf("%+v", k)
+	}
+	if got, want := k.said(now), "as sidecar x knew it 1m0s ago, at 11:59:00 UTC: no broker has answered it since; only topics that its applications use are known"; got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if k := outageKnows("sidecar x", o, []string{"views"}); len(k.Topics) != 1 {
+		t.Errorf("%+v", k)
+	}
+	for _, c := range []struct {
+		k    knowledge
+		want string
+	}{
+		{knowledge{Source: "brokers a:1", AsOf: now}, "as brokers a:1 knows it now"},
+		{knowledge{Source: "agent a:1", AsOf: now.Add(-time.Minute)}, "as agent a:1 knew it 1m0s ago, at 11:59:00 UTC: the coordination store has not answered since"},
+		{knowledge{Source: "agent a:1", Note: "no broker answers"}, "as agent a:1 knows it from its own disk: it has not reached the coordination store since its start\n(no broker answers)"},
+	} {
+		if got := c.k.said(now); got != c.want {
+			t.Errorf("got  %q\nwant %q", got, c.want)
+		}
+	}
+}

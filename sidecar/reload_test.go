@@ -17,7 +17,7 @@ func TestReloadPutsTheLiveKeysInForce(t *testing.T) {
 	if a := post("Host: sidecar.example"); a.status != 403 {
 		t.Errorf("another host: %s", a)
 	}
-	if a := r.do("GET", "/status", ""); strings.Contains(string(a.body), `"limits"`) {
+	if a := r.do("GET", "/status", ""); strings.Contains(a.compact(), `"limits"`) {
 		t.Errorf("limits in the status, and there are none: %s", a)
 	}
 
@@ -51,7 +51,7 @@ func TestReloadPutsTheLiveKeysInForce(t *testing.T) {
 	}
 	r.sidecar.NoteReload(nil, errors.New("limits.max_wait: wrong"))
 	for _, want := range []string{`"error":"limits.max_wait: wrong"`, `"failed_at":"`, `"callers":{"billing":"1"}`} {
-		if a := r.do("GET", "/status", ""); !strings.Contains(string(a.body), want) {
+		if a := r.do("GET", "/status", ""); !strings.Contains(a.compact(), want) {
 			t.Errorf("%s lacks %s", a, want)
 		}
 	}
@@ -62,7 +62,7 @@ func TestReloadPutsTheLiveKeysInForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.sidecar.NoteReload([]string{"listen"}, nil)
-	if a := r.do("GET", "/status", ""); strings.Contains(string(a.body), "failed_at") || !strings.Contains(string(a.body), `"needs_restart":["listen"]`) {
+	if a := r.do("GET", "/status", ""); strings.Contains(a.compact(), "failed_at") || !strings.Contains(a.compact(), `"needs_restart":["listen"]`) {
 		t.Errorf("after a good one: %s", a)
 	}
 	if a := post("Host: sidecar.example"); a.status != 403 {

@@ -117,6 +117,15 @@ type answer struct {
 	body   []byte
 }
 
+// compact is a body of JSON without what is there for people.
+func (a answer) compact() string {
+	var b bytes.Buffer
+	if err := json.Compact(&b, a.body); err != nil {
+		return string(a.body)
+	}
+	return b.String()
+}
+
 func (a answer) code() api.Code {
 	var b api.ErrorBody
 	_ = json.Unmarshal(a.body, &b)

@@ -27,10 +27,18 @@ type deadWriter struct {
 	limits sync.Map // largest batch by topic: int32
 	said   sync.Map // what brokers last said of a topic's batches that they did not take, by name or id: error
 
+	ending sync.WaitGroup // closes clients that gave way to another
+
 	mu     sync.Mutex // guards all below; never held across I/O
-	client *kgo.Client
+	client *letterClient
 	closed bool
 	topics map[string]deadTarget
+}
+
+// letterClient is a client and those who write with it.
+type letterClient struct {
+	*kgo.Client
+	users sync.WaitGroup // added to under the writer's mu, while it is the client
 }
 
 // deadTarget is what is known of a topic that is written to.
@@ -60,14 +68,16 @@ func newDeadWriter(up Upstream, cfg Config, log *zap.Logger) *deadWriter {
 	return &deadWriter{up: up, cfg: cfg, log: log, topics: map[string]deadTarget{}}
 }
 
-// open makes the client at the first letter: most sidecars never write one.
-func (w *deadWriter) open() (*kgo.Client, error) {
+// open is the client, made at the first letter: most sidecars never write one.
+// The caller ends its use.
+func (w *deadWriter) open() (*letterClient, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return nil, errDraining()
 	}
 	if w.client != nil {
+		w.client.users.Add(1)
 		return w.client, nil
 	}
 	hearing, err := w.up.Hearing(w.hear)
@@ -92,8 +102,24 @@ func (w *deadWriter) open() (*kgo.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.client = cl
-	return cl, nil
+	w.client = &letterClient{Client: cl}
+	w.client.users.Add(1)
+	return w.client, nil
+}
+
+// renew has the next letter go through another client, which is another producer
+// to the brokers. The present one is closed when what is on its way has ended.
+func (w *deadWriter) renew() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old := w.client
+	w.client = nil
+	if old != nil && !w.closed {
+		w.ending.Go(func() {
+			old.users.Wait()
+			old.Close()
+		})
+	}
 }
 
 // hear notes what brokers say to the client, which repeats in silence.
@@ -124,6 +150,7 @@ func (w *deadWriter) close() {
 	if cl != nil {
 		cl.Close()
 	}
+	w.ending.Wait()
 }
 
 func (w *deadWriter) limit(topic string) int32 {
@@ -167,9 +194,12 @@ func (w *deadWriter) topic(ctx context.Context, name, origin string) (upstream.T
 	return t, err
 }
 
-// prepare tells the client what has changed about a topic: it would go on
-// writing to one that was deleted and made anew, and within its former limit.
-func (w *deadWriter) prepare(ctx context.Context, cl *kgo.Client, t upstream.Topic) {
+// prepare notes what has changed about a topic. A client would go on writing to
+// one that was deleted and made anew, and within its former limit. It cannot be
+// made to forget the topic: its sequence numbers for it would begin anew under the
+// same producer id, and brokers would take letters for repeats of earlier ones. So
+// it gives way to another.
+func (w *deadWriter) prepare(ctx context.Context, t upstream.Topic) {
 	now := time.Now()
 	w.mu.Lock()
 	was, known := w.topics[t.Name]
@@ -190,7 +220,7 @@ func (w *deadWriter) prepare(ctx context.Context, cl *kgo.Client, t upstream.Top
 	w.topics[t.Name] = is
 	w.mu.Unlock()
 	if known && (is.uuid != was.uuid || is.limit != was.limit) {
-		cl.PurgeTopicsFromProducing(t.Name)
+		w.renew()
 	}
 }
 
@@ -198,6 +228,7 @@ func (w *deadWriter) prepare(ctx context.Context, cl *kgo.Client, t upstream.Top
 // tells what became of each: nil, or an *api.Error.
 func (w *deadWriter) write(ctx context.Context, t upstream.Topic, rs []*kgo.Record) []*api.Error {
 	errs := make([]*api.Error, len(rs))
+	w.prepare(ctx, t)
 	cl, err := w.open()
 	if err != nil {
 		for i := range errs {
@@ -205,7 +236,7 @@ func (w *deadWriter) write(ctx context.Context, t upstream.Topic, rs []*kgo.Reco
 		}
 		return errs
 	}
-	w.prepare(ctx, cl, t)
+	defer cl.users.Done()
 	w.said.Delete(t.Name) // of letters before
 	w.said.Delete(t.UUID)
 	ctx, cancel := context.WithTimeout(ctx, letterTime)

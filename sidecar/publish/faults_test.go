@@ -379,3 +379,34 @@ func TestCompression(t *testing.T) {
 		})
 	}
 }
+
+// A broker that is behind shows a topic's earlier id for a moment, after the topic
+// was deleted and made anew. What was remembered of the topic was dropped twice,
+// and its sequence numbers began at 0 again under the same producer id: the broker
+// took the next message for a repeat of the first, and it was answered 200 and
+// never written.
+func TestATopicsEarlierIDShowsForAMoment(t *testing.T) {
+	r := newRig(t, nil)
+	publish := func(value string) api.Published {
+		t.Helper()
+		done, err := r.Publish(t.Context(), "one", Message{Value: []byte(value)}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	publish("first")
+	before, err := r.up.Topic(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier := before
+	earlier.UUID = "00000000-0000-0000-0000-00000000000e"
+	r.state(&earlier)
+	if done := publish("second"); done.Offset != 1 {
+		t.Errorf("the second message is at offset %d", done.Offset)
+	}
+	if all := r.read(t, "one"); len(all) != 2 || string(all["0/1"].Value) != "second" {
+		t.Errorf("the topic has %d records", len(all))
+	}
+}

@@ -134,7 +134,7 @@ func (l *lane) attempt() {
 		return
 	}
 	if l.ack == AckAll && l.id == noProducer {
-		if l.id, err = l.p.ids.get(l.p.ctx); err != nil {
+		if l.id, err = l.of.ids.get(l.p.ctx); err != nil {
 			l.pause(noBroker, fmt.Sprintf("the brokers give out no producer id: %v", l.p.up.Cause(err)))
 			return
 		}
@@ -252,12 +252,12 @@ func (l *lane) answered(broker int32, offset int64, err error) {
 		// Whether the earlier attempt was written cannot be known any more.
 		l.fail(unknown(l.topic, err.Error()))
 		l.id = noProducer
-		l.p.ids.forget()
+		l.of.ids.forget()
 	case refusal == refusedSequence:
 		// The broker has forgotten this producer; as a new one it begins anew.
 		l.putBack()
 		l.id = noProducer
-		l.p.ids.forget()
+		l.of.ids.forget()
 		l.tries++
 		if l.tries > 1 {
 			l.pause(broker, saidBy(broker, err))
@@ -282,7 +282,7 @@ func (l *lane) answered(broker int32, offset int64, err error) {
 		}
 		if l.b.doubt || told.Code == api.CodeUnknownOutcome {
 			l.id = noProducer // whether its sequence numbers are used up is not known
-			l.p.ids.forget()
+			l.of.ids.forget()
 			l.meet(broker, saidBy(broker, err))
 		}
 		l.fail(told)

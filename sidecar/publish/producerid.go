@@ -21,8 +21,8 @@ type producerID struct {
 // none yet. Zero is a producer: the first that a new cluster of Kafka's names.
 var noProducer = producerID{-1, -1}
 
-// producerIDs has the producer id of all lanes. A lane whose sequence numbers
-// were refused begins with a new one, at 0.
+// producerIDs has the producer id of all lanes that share it. A lane whose
+// sequence numbers were refused begins with a new one, at 0.
 type producerIDs struct {
 	cl     *kgo.Client
 	flight singleflight.Group
@@ -30,6 +30,8 @@ type producerIDs struct {
 	mu  sync.Mutex // guards now
 	now producerID // noProducer: none
 }
+
+func newProducerIDs(cl *kgo.Client) *producerIDs { return &producerIDs{cl: cl, now: noProducer} }
 
 // idTime bounds one request for a producer id.
 const idTime = 5 * time.Second

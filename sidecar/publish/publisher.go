@@ -84,7 +84,7 @@ type Publisher struct {
 
 	clients [2]*kgo.Client // by Ack, a connection to each broker; there is no order between them
 	writes  writes
-	ids     producerIDs
+	ids     *producerIDs
 	// request brings a request to a broker, once; tests put faults in between.
 	request func(ack Ack, broker int32, req kmsg.Request) (kmsg.Response, error)
 
@@ -111,7 +111,8 @@ type Publisher struct {
 // topicState is what is remembered of a topic between its messages.
 type topicState struct {
 	uuid  string
-	limit sync.Once // its batch limit was asked for
+	ids   *producerIDs // the publisher's, or its own when the name was another topic's before
+	limit sync.Once    // its batch limit was asked for
 
 	limitAt atomic.Int64 // when that was last so, Unix nanoseconds
 	stuck   atomic.Int32 // lanes that bring nothing just now
@@ -160,7 +161,7 @@ func New(cfg Config, up *upstream.Upstream, deps Deps) (*Publisher, error) {
 			return nil, err
 		}
 	}
-	p.ids.cl, p.ids.now = p.clients[AckAll], noProducer
+	p.ids = newProducerIDs(p.clients[AckAll])
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.request = func(ack Ack, broker int32, req kmsg.Request) (kmsg.Response, error) {
 		// It ends when its client is closed: a context that can end would cost

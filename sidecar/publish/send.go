@@ -229,7 +229,13 @@ func (p *Publisher) state(t *upstream.Topic) *topicState {
 	s := p.topics[t.Name]
 	anew := s != nil && s.uuid != t.UUID
 	if s == nil || anew {
-		s = &topicState{uuid: t.UUID}
+		s = &topicState{uuid: t.UUID, ids: p.ids}
+		if anew {
+			// A broker that is behind may have shown the earlier topic for a moment,
+			// and this one was written to before. Its sequence numbers begin anew, so
+			// it must be another producer's, or messages would be taken for repeats.
+			s.ids = newProducerIDs(p.ids.cl)
+		}
 		p.topics[t.Name] = s
 	}
 	p.mu.Unlock()

@@ -4,7 +4,7 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
 BIN     := bin/sidestream
 
-.PHONY: help build demo test chaos lint compat bench bench-broker bench-consume bench-publish consul docs clean
+.PHONY: help build demo test chaos lint compat sim bench bench-broker bench-consume bench-publish consul docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,11 @@ test: consul ## Run all tests with the race detector
 # -publish.seed and -publish.keep of the publishers' run.
 chaos: consul ## Let everything fail for ten minutes, in an order of a seed, under consumers and then under publishers (three minutes of it are in make test)
 	$(GO) test -race -count=1 -v -timeout 60m ./ops/chaos -run 'TestRandomFaults|TestChecker|TestPublish' -faults.for=10m -publish.for=10m $(CHAOS)
+
+# SEEDS=2000000 takes hours. SIM='-seed 26840' tells one schedule.
+SEEDS ?= 20000
+sim: ## Play seeded schedules of replication, and look for known mistakes that are put back
+	$(GO) run -tags mutants ./ops/sim/simulate -seeds $(SEEDS) $(SIM)
 
 # discoverytest is test code that is imported, which -ignoretests cannot know.
 lint: ## gofmt, go vet, staticcheck, errcheck

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bufio"
 	"context"
 	"time"
 
@@ -34,6 +35,10 @@ type api struct {
 	// serve answers an inline or waiting request. An inline one returns errWouldBlock to be called again from a
 	// goroutine (call.mayBlock). Another error closes the connection.
 	serve func(s *Server, c *call) (*response, error)
+	// takeOver is there instead of serve for a waiting request after which the connection speaks another protocol. It has
+	// the connection, of which nothing is in flight then, until it returns, and the connection is closed: it reads from r
+	// without a deadline and writes by c.write, both of which end when the connection is killed.
+	takeOver func(c *conn, call *call, r *bufio.Reader) error
 	// enqueue starts a produce request and later calls finish exactly once.
 	enqueue func(s *Server, c *call, finish func(*response, error))
 }

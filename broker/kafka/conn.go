@@ -1,12 +1,10 @@
 package kafka
 
 import (
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/panjf2000/gnet/v2"
 	"go.uber.org/zap"
 )
 
@@ -28,17 +26,15 @@ type conn struct {
 
 	mu      sync.Mutex // guards everything below
 	changed *sync.Cond // slots were taken, writing ended or the connection died
-	loop    gnet.Conn  // while an event loop serves it, else nil
-	net     *net.TCPConn
+	link    link       // changed once, by a hand-over
+	stream  stream     // of the link, nil while an event loop serves it; does not change while it is read or written
 	dead    bool
 	leaving bool    // it gave way to another
-	doomed  bool    // the loop has been asked to close it
+	doomed  bool    // the link has been asked to close it
 	slots   []*slot // requests begun and not yet handed to the socket, in their order
 	bytes   int64   // their frames' bytes
 	failed  bool    // a request cannot be answered: the connection ends, and no further one is served
 	ended   bool    // what came before that request has been handed to the socket
-	flushes bool    // a loop callback is running and will flush at its end
-	woken   bool    // the loop was asked to run one
 	writing bool    // the writer goroutine runs
 	unsent  [][]byte
 }
@@ -54,8 +50,8 @@ type slot struct {
 	last  bool // there is no answer, and the connection ends here
 }
 
-func newConn(s *Server, gc gnet.Conn, ip, remote string) *conn {
-	c := &conn{s: s, remote: remote, ip: ip, loop: gc, framing: framing{maxBytes: s.cfg.MaxRequestBytes, held: s.memory}}
+func newConn(s *Server, l link, ip, remote string) *conn {
+	c := &conn{s: s, remote: remote, ip: ip, link: l, framing: framing{maxBytes: s.cfg.MaxRequestBytes, held: s.memory}}
 	c.changed = sync.NewCond(&c.mu)
 	c.active.Store(time.Now().UnixNano())
 	c.between.Store(true)
@@ -146,23 +142,8 @@ func (c *conn) owes() bool {
 // kick has answers that are ready written. mu is held.
 func (c *conn) kick() {
 	ready := len(c.unsent) > 0 || (len(c.slots) > 0 && c.slots[0].done)
-	switch {
-	case !ready || c.dead:
-	case c.loop != nil:
-		// Waking under mu is what keeps it off a loop that is gone: OnClose marks the connection dead under mu first.
-		if !c.flushes && !c.woken {
-			c.woken = true
-			if err := c.loop.Wake(nil); err != nil {
-				c.s.complain("not_woken", "an event loop could not be woken", zap.Error(err))
-			}
-		}
-	case !c.writing:
-		c.writing = true
-		c.s.wg.Add(1) // safe: the connection's reader is still counted, it marks the connection dead before it ends
-		go func() {
-			defer c.s.wg.Done()
-			c.writeReady()
-		}()
+	if ready && !c.dead {
+		c.link.wake(c)
 	}
 }
 
@@ -205,15 +186,10 @@ func (c *conn) killLocked() {
 	if c.dead {
 		return
 	}
-	if c.loop != nil {
-		c.doomed = true
-		_ = c.loop.Close() // queued; OnClose follows on the loop
+	if c.doomed = true; !c.link.close() {
 		return
 	}
 	c.dead = true
-	if c.net != nil {
-		_ = c.net.Close()
-	}
 	c.changed.Broadcast()
 }
 
@@ -221,7 +197,6 @@ func (c *conn) killLocked() {
 func (c *conn) gone() {
 	c.mu.Lock()
 	c.dead = true
-	c.loop = nil
 	slots := c.slots
 	c.slots = nil
 	var answered int64
@@ -231,8 +206,8 @@ func (c *conn) gone() {
 			sl.resp.release()
 		}
 	}
-	if c.net != nil {
-		_ = c.net.Close()
+	if c.stream != nil {
+		_ = c.stream.Close()
 	}
 	if c.leaving {
 		c.s.admission.leaving(-1)
@@ -247,14 +222,14 @@ func (c *conn) gone() {
 	c.s.mu.Unlock()
 }
 
-// expire closes a connection on a loop that has been idle for too long.
+// expire closes a connection without deadlines that has been idle for too long.
 func (c *conn) expire(now time.Time) {
 	if now.Sub(time.Unix(0, c.active.Load())) <= c.s.cfg.IdleTimeout || c.pace.running() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.loop == nil || c.dead || len(c.slots) > 0 {
+	if c.link.timed() || c.dead || len(c.slots) > 0 {
 		return
 	}
 	c.s.metrics.refused.WithLabelValues("idle").Inc()

@@ -18,9 +18,9 @@ const readBuffer = 4 << 10
 func (c *conn) run(first *frame, carry []byte) {
 	defer c.s.metrics.connections.WithLabelValues("goroutine").Dec()
 	defer c.gone()
-	var in io.Reader = c.net
+	var in io.Reader = c.stream
 	if len(carry) > 0 {
-		in = io.MultiReader(bytes.NewReader(carry), c.net)
+		in = io.MultiReader(bytes.NewReader(carry), c.stream)
 	}
 	r := bufio.NewReaderSize(in, readBuffer)
 	for f := first; ; f = nil {
@@ -34,7 +34,7 @@ func (c *conn) run(first *frame, carry []byte) {
 				return
 			}
 		}
-		if err := c.serve(f); err != nil {
+		if err := c.serve(f, r); err != nil {
 			c.end(err)
 			return
 		}
@@ -46,7 +46,7 @@ func (c *conn) run(first *frame, carry []byte) {
 func (c *conn) end(err error) {
 	c.logEnd(err)
 	if c.await(func() bool { return len(c.slots) > 0 || c.writing }) == nil {
-		c.discard()
+		c.stream.discard()
 	}
 }
 
@@ -66,7 +66,7 @@ func (c *conn) readFrame(r *bufio.Reader) (*frame, error) {
 	fr := &c.framing
 	for fr.headN < headBytes {
 		if fr.headN == 0 {
-			c.readBy.move(c.net.SetReadDeadline, c.s.cfg.IdleTimeout)
+			c.readBy.move(c.stream.SetReadDeadline, c.s.cfg.IdleTimeout)
 		} else {
 			c.expect(r, 0)
 		}
@@ -123,7 +123,7 @@ func (c *conn) expect(r *bufio.Reader, came int) {
 	default:
 		c.pace.begin(now, patience)
 	}
-	c.readBy.move(c.net.SetReadDeadline, 2*patience)
+	c.readBy.move(c.stream.SetReadDeadline, 2*patience)
 }
 
 // grow gets room for a frame, and waits for it if need be. The client is not measured meanwhile: it is not read.
@@ -159,8 +159,8 @@ func (c *conn) await(while func() bool) error {
 	return nil
 }
 
-// serve serves one request and takes over its frame.
-func (c *conn) serve(f *frame) error {
+// serve serves one request and takes over its frame. r is what is read from behind it.
+func (c *conn) serve(f *frame, r *bufio.Reader) error {
 	c.mu.Lock()
 	failed := c.failed
 	c.mu.Unlock()
@@ -173,7 +173,7 @@ func (c *conn) serve(f *frame) error {
 		f.release()
 		return err
 	}
-	call.ctx, call.mayBlock, call.gone = c.s.ctx, true, c.peerGone
+	call.ctx, call.mayBlock, call.gone = c.s.ctx, true, c.stream.peerGone
 	if a.kind == produce {
 		if err := c.await(func() bool { return c.full(f.size) }); err != nil {
 			f.release()
@@ -196,8 +196,12 @@ func (c *conn) serve(f *frame) error {
 		f.release()
 		return err
 	}
-	begun := time.Now()
 	c.s.perAPI[a.key].requests.Inc()
+	if a.takeOver != nil {
+		f.release()
+		return c.giveTo(a, call, r)
+	}
+	begun := time.Now()
 	c.s.inFlight.Add(1)
 	defer c.s.inFlight.Add(-1)
 	resp, err := a.serve(c.s, call)
@@ -209,6 +213,17 @@ func (c *conn) serve(f *frame) error {
 	defer resp.release()
 	c.muteFor(call.mute)
 	return c.write(resp.pieces)
+}
+
+// giveTo leaves the connection to an API that speaks a protocol of its own on it.
+func (c *conn) giveTo(a *api, call *call, r *bufio.Reader) error {
+	if err := c.stream.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if err := a.takeOver(c, call, r); err != nil {
+		return err
+	}
+	return io.EOF
 }
 
 // muteFor keeps the connection from being read for a while.
@@ -230,7 +245,7 @@ func (c *conn) writeReady() {
 		resps := c.take()
 		if idle := len(pieces) == 0 && len(resps) == 0; idle && c.ended && !c.dead {
 			c.mu.Unlock()
-			c.discard()
+			c.stream.discard()
 			c.kill()
 			continue
 		} else if idle || c.dead {

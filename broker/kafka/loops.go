@@ -39,7 +39,7 @@ func (l *loops) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
 		l.s.complain(reason, "connection refused: limit reached", zap.String("address", ip))
 		return nil, gnet.Close
 	}
-	gc.SetContext(newConn(l.s, gc, ip, remote.String()))
+	gc.SetContext(newConn(l.s, &onLoop{gc: gc}, ip, remote.String()))
 	l.s.metrics.connections.WithLabelValues("loop").Inc()
 	return nil, gnet.None
 }
@@ -68,7 +68,8 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		return gnet.Close
 	}
 	c.mu.Lock()
-	c.flushes, c.woken = true, false
+	at := c.link.(*onLoop)
+	at.flushes, at.woken = true, false
 	failed, doomed := c.failed, c.doomed
 	c.mu.Unlock()
 	if doomed { // what is served now could not be answered any more
@@ -116,7 +117,7 @@ func (l *loops) OnTraffic(gc gnet.Conn) gnet.Action {
 		}
 	}
 	c.keepPace(came, ended)
-	switch err := c.flush(gc.Fd()); {
+	switch err := c.flush(at); {
 	case err == nil:
 		c.between.Store(c.framing.headN == 0)
 		return gnet.None
@@ -235,12 +236,13 @@ var (
 )
 
 // flush writes the answers that are ready. What the socket does not take is left in unsent.
-func (c *conn) flush(fd int) error {
+func (c *conn) flush(at *onLoop) error {
+	fd := at.gc.Fd()
 	for {
 		c.mu.Lock()
 		resps := c.take()
 		if len(resps) == 0 {
-			c.flushes = false
+			at.flushes = false
 			ended := c.ended
 			c.mu.Unlock()
 			if ended {
@@ -298,7 +300,7 @@ func (c *conn) handOver(gc gnet.Conn, f *frame, rest []byte, why string) gnet.Ac
 
 // takeOff is handOver without the close. When it returns an error, which it has told, f still belongs to the caller.
 func (c *conn) takeOff(gc gnet.Conn, f *frame, rest []byte, why string) error {
-	tcp, err := c.duplicate(gc)
+	nc, err := c.duplicate(gc)
 	if err != nil {
 		c.s.complain("not_handed_over", "a connection could not be handed over and is closed", zap.String("client", c.remote), zap.Error(err))
 		return err
@@ -313,7 +315,7 @@ func (c *conn) takeOff(gc gnet.Conn, f *frame, rest []byte, why string) error {
 	c.s.metrics.connections.WithLabelValues("goroutine").Inc()
 	c.s.wg.Add(1) // the engine's own count keeps the group from being waited out here
 	c.mu.Lock()
-	c.loop, c.net, c.flushes, c.woken = nil, tcp, false, false
+	c.link, c.stream = handed{nc}, nc
 	c.kick()
 	c.mu.Unlock()
 	go func() {
@@ -324,7 +326,7 @@ func (c *conn) takeOff(gc gnet.Conn, f *frame, rest []byte, why string) error {
 }
 
 // duplicate makes a connection of its own of what a loop serves.
-func (c *conn) duplicate(gc gnet.Conn) (*net.TCPConn, error) {
+func (c *conn) duplicate(gc gnet.Conn) (stream, error) {
 	c.mu.Lock()
 	doomed := c.doomed
 	c.mu.Unlock()
@@ -349,5 +351,10 @@ func (c *conn) duplicate(gc gnet.Conn) (*net.TCPConn, error) {
 		_ = nc.Close()
 		return nil, errors.New("not a TCP connection")
 	}
-	return tcp, nil
+	out, err := newSocket(tcp, c.s.copies)
+	if err != nil {
+		_ = tcp.Close()
+		return nil, err
+	}
+	return out, nil
 }

@@ -13,21 +13,6 @@ const (
 	muteStep = 250 * time.Millisecond
 )
 
-// peerGone tells whether the client has closed its side or the connection is broken. It takes no byte from the socket.
-func (c *conn) peerGone() bool {
-	rc, err := c.net.SyscallConn()
-	if err != nil {
-		return true
-	}
-	gone := false
-	err = rc.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		gone = err == nil && n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR
-	})
-	return err != nil || gone
-}
-
 // discard takes what has arrived off the socket before it is closed: closing one with unread bytes resets the
 // connection, and a reset overtakes answers that the client has not been sent yet.
 func discard(fd int) {
@@ -36,13 +21,6 @@ func discard(fd int) {
 		if n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT); n <= 0 || err != nil {
 			return
 		}
-	}
-}
-
-// discard does so with a connection that a goroutine serves.
-func (c *conn) discard() {
-	if rc, err := c.net.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { discard(int(fd)) }) // an error: it is closed already
 	}
 }
 

@@ -31,6 +31,7 @@ type Server struct {
 	metrics   *metrics
 	perAPI    map[int16]apiMetrics
 	memory    *budget
+	copies    *copies
 	admission *admission
 	produce   *limiter
 	fetch     *limiter
@@ -68,6 +69,7 @@ func New(cfg Config, backend Backend, log *zap.Logger, reg prometheus.Registerer
 		unpacker:  unpack.Unpacker{Limit: cmp.Or(cfg.MaxUnpackedBytes, unpack.DefaultLimit)},
 		unpacking: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), // the others go on meanwhile
 	}
+	s.copies = newCopies(s.memory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics = newMetrics(reg, s.memory)
 	s.perAPI = s.metrics.forAPIs()

@@ -105,6 +105,22 @@ func TestUsageErrorsSayWhatIsRight(t *testing.T) {
 	}
 }
 
+// An agent that was started in a shell with SIDESTREAM_AGENT, which tells commands
+// whom to ask, ended with "environment variable SIDESTREAM_AGENT sets nothing".
+func TestServersLeaveTheVariablesOfCommandsAlone(t *testing.T) {
+	for _, name := range commandVariables {
+		t.Setenv(name, "127.0.0.1:1")
+	}
+	for _, server := range []string{"agent", "sidecar"} {
+		if r := command(t.Context(), "", "config", "check", server); r.code != exitOK {
+			t.Errorf("%s: %d %s", server, r.code, r.err)
+		}
+	}
+	if ignored := ignoredVariables(os.Environ()); len(ignored) > 0 {
+		t.Errorf("dev says that it ignores %v", ignored)
+	}
+}
+
 // A flag's error showed the parser's own words: invalid argument "x" for
 // "-n, --max" flag: strconv.ParseInt: parsing "x": invalid syntax.
 func TestFlagErrorsSayWhatIsRight(t *testing.T) {

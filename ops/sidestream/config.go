@@ -123,7 +123,7 @@ func readSettings(cmd *cobra.Command, cfg validated) (map[string]settings.Origin
 // knownVariables are the variables of all commands: one environment may hold
 // the agent's and the sidecar's.
 func knownVariables() []string {
-	names := []string{envConfig, envSidecar, envBootstrap}
+	names := append([]string{envConfig}, commandVariables...)
 	for _, cfg := range []any{defaultAgent(), defaultSidecar()} {
 		for _, f := range settings.Fields(cfg) {
 			names = append(names, f.Env())

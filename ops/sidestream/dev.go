@@ -96,7 +96,7 @@ func ignoredVariables(environ []string) (names []string) {
 	known := knownVariables()
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
-		if name != envSidecar && name != envBootstrap && slices.Contains(known, name) {
+		if !slices.Contains(commandVariables, name) && slices.Contains(known, name) {
 			names = append(names, name)
 		}
 	}

@@ -22,7 +22,6 @@ import (
 )
 
 const (
-	envAgent     = "SIDESTREAM_AGENT"
 	agentDefault = "127.0.0.1:4101"
 	askTime      = 3 * time.Second // for one of those that are asked
 )

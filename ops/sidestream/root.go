@@ -27,7 +27,12 @@ const (
 	envConfig    = "SIDESTREAM_CONFIG"
 	envSidecar   = sdk.EnvAddress
 	envBootstrap = "SIDESTREAM_BOOTSTRAP"
+	envAgent     = "SIDESTREAM_AGENT"
 )
+
+// commandVariables say whom commands ask. Servers that are started in the same
+// shell leave them alone.
+var commandVariables = []string{envSidecar, envBootstrap, envAgent}
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{

@@ -71,7 +71,7 @@ func (w *world) calm() {
 func (w *world) away() {
 	for _, i := range w.r.Perm(len(w.brokers)) {
 		b := w.brokers[i]
-		b.paused = false
+		b.paused, b.inbox = false, nil
 		if w.r.IntN(2) == 0 && w.spares(b) {
 			if b.up {
 				w.crash(b, false)

@@ -130,8 +130,30 @@ type membership struct {
 	version uint64 // of the first write
 }
 
+// firstChoice is how long a group that was just made waits for what is pulled of
+// it. The pull that made it has only to look whether it may begin there.
+const firstChoice = time.Second
+
+// awaitChoice waits until something is pulled, or for a while. Who joined before
+// with no topics made two plans of one, and the second told as the cause of its
+// moves that somebody pulls, not that it joined.
+func (g *group) awaitChoice(ctx context.Context) {
+	if len(g.topics()) > 0 {
+		return
+	}
+	t := time.NewTimer(firstChoice)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-g.quit:
+	case <-g.poke: // somebody pulls
+	case <-t.C:
+	}
+}
+
 // join waits until our member key is written; false when it is not to be.
 func (g *group) join(ctx context.Context, sess discovery.Session) (membership, bool) {
+	g.awaitChoice(ctx)
 	ms := membership{since: time.Now().UTC()}
 	for failures := 1; ; failures++ {
 		// An assignment from an earlier life is not ours to follow.

@@ -282,6 +282,9 @@ func (l *Log) goOffline(cause error) error {
 		l.metrics.offline.Inc()
 		l.logger.Error(offlineText(cause),
 			zap.String("log", l.dir), zap.Error(cause))
+		if errors.Is(cause, disk.ErrGone) {
+			l.noteEnd()
+		}
 	}
 	return fmt.Errorf("%w: %w", ErrOffline, cause)
 }

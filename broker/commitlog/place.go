@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
+
+	"go.uber.org/zap"
 
 	"sidestream/broker/disk"
 )
@@ -90,6 +93,51 @@ func (l *Log) inPlace(s *segment) error {
 		return nil
 	}
 	return f.InPlace(l.path(s.base, logSuffix))
+}
+
+// noteEnd writes down how far the log went whose files are gone, so that a start
+// on what is left gives none of its offsets again: consumers stand behind them. It
+// leaves alone a folder in which there is a log of somebody else.
+func (l *Log) noteEnd() {
+	entries, err := l.fs.ReadDir(l.dir)
+	if err != nil {
+		return // the folder is gone with it
+	}
+	l.mu.Lock()
+	kept := map[int64]disk.File{}
+	for _, s := range l.segments {
+		kept[s.base] = s.file
+	}
+	times := l.encodeTimes()
+	l.mu.Unlock()
+	ours := false
+	for _, e := range entries {
+		base, suffix, named := parseName(e.Name())
+		if named && suffix == logSuffix {
+			f := kept[base]
+			if f != nil && f.InPlace(l.dir+"/"+e.Name()) != nil || f == nil && l.isStrange(base) {
+				return
+			}
+		}
+		ours = ours || named || e.Name() == checkpointFile
+	}
+	if !ours {
+		return
+	}
+	if err = disk.ReplaceFile(l.fs, l.dir+"/"+timesFile, times); err == nil {
+		err = l.fs.SyncDir(l.dir)
+	}
+	if err != nil {
+		l.logger.Error("it cannot be noted how far the log went: a start on what is left may give offsets again",
+			zap.String("log", l.dir), zap.Error(err))
+	}
+}
+
+// isStrange tells whether a segment is none of this log's.
+func (l *Log) isStrange(base int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !slices.ContainsFunc(l.segments, func(s *segment) bool { return s.base == base })
 }
 
 // offlineText tells an operator why a log takes no more.

@@ -194,6 +194,9 @@ func (r *recovery) begin() error {
 				zap.String("log", l.dir), zap.Int64("recovery_point", r.cp.Recovery))
 			l.metrics.damage.Inc()
 			r.trusted, r.lost = false, r.cp.Recovery
+			if a, known := l.readTimes(); known { // noted as the files went
+				r.lost = max(r.lost, a.end)
+			}
 		}
 	}
 	if !r.trusted {

@@ -26,6 +26,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -274,11 +276,24 @@ func (c *Clock) save() error {
 	c.mu.Lock()
 	kept := c.count
 	c.mu.Unlock()
-	b, err := json.MarshalIndent(kept, "", "  ")
+	b, err := json.MarshalIndent(written{kept, kept.sum()}, "", "  ")
 	if err != nil {
 		return err
 	}
 	return discovery.WriteFileDurably(filepath.Join(c.opt.Dir, File), append(b, '\n'))
+}
+
+// written is a count as it lies in the file. One digit that flips there would make
+// everything years older.
+type written struct {
+	count
+	CRC string `json:"crc32c"`
+}
+
+// sum is the checksum of what a count says.
+func (c count) sum() string {
+	text := fmt.Sprintf("%d %d %d %s %d %t %s", c.Time, c.Wall, c.Up, c.Boot, c.Ahead, c.Confirmed, c.Gap)
+	return fmt.Sprintf("%08x", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // load reads what was written down, nil when nothing was.
@@ -290,9 +305,13 @@ func load(dir string) (*count, error) {
 	if err != nil {
 		return nil, err
 	}
-	var c count
-	if err := json.Unmarshal(b, &c); err != nil {
+	var w written
+	if err := json.Unmarshal(b, &w); err != nil {
 		return nil, err
+	}
+	c := w.count
+	if w.CRC != c.sum() {
+		return nil, errors.New(File + " is not as it was written: its checksum is wrong")
 	}
 	if c.Time <= 0 || c.Gap != noGap && c.Gap != begun && c.Gap != away {
 		return nil, errors.New(File + " says no time")

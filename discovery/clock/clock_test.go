@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -84,6 +85,35 @@ func TestClockOfAFolderThatHasNone(t *testing.T) {
 				t.Error("believed after a restart")
 			}
 		})
+	}
+}
+
+// One digit of the count flipped on the disk. With a witness there, everything was
+// years older at once, and was deleted without a word.
+func TestAFlippedDigitIsSeen(t *testing.T) {
+	dir, m := t.TempDir(), newMachine()
+	c := Open(Options{Dir: dir, machine: m, Kernel: m.synchronised})
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, File)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := []byte(`"time": `)
+	at := bytes.Index(b, name) + len(name)
+	b[at+1]++ // the second digit: centuries, or years
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c = Open(Options{Dir: dir, machine: m, Kernel: m.synchronised, Fresh: func() bool { return false }})
+	if !c.Now().IsZero() || !strings.Contains(c.Alarm(), "not known") {
+		t.Errorf("believed: %v, %q", c.Now(), c.Alarm())
+	}
+	m.set(func(m *fakeMachine) { m.synced, m.kernel = true, m.now.wall })
+	if c.look(); c.Now().UnixMilli() != m.now.wall {
+		t.Errorf("a witness says %d, the folder's time is %v", m.now.wall, c.Now())
 	}
 }
 

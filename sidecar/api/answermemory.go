@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"sidestream/sdk/api"
+	"sidestream/sidecar/consume"
 )
 
 // Answers are held until their client has read them, or for as long as it may take
@@ -115,6 +116,92 @@ func (s *Server) roomForAnswer(found *compiled) (release func(), err error) {
 		return func() {}, nil
 	}
 	return release, err
+}
+
+// closeLook is how many bytes messages may have together before it is looked at what
+// they take in JSON: six times as many at most.
+const closeLook = 512 << 10
+
+// sizeInJSON bounds what messages take in JSON; 0 when that is not much in any case.
+// A control character takes six bytes: what came as two kilobytes, well packed, was
+// hundreds of megabytes of JSON before anybody counted it.
+func sizeInJSON(messages []api.Message) int64 {
+	const around = 512 // names, numbers and punctuation of a message
+	var raw int64
+	each := func(add func(s *string)) {
+		for i := range messages {
+			m := &messages[i]
+			add(m.Key)
+			add(m.Key64)
+			add(m.Value)
+			add(m.Value64)
+			for j := range m.Headers {
+				h := &m.Headers[j]
+				add(&h.Name)
+				add(h.Value)
+				add(h.Value64)
+			}
+		}
+	}
+	each(func(s *string) {
+		if s != nil {
+			raw += int64(len(*s)) + 32
+		}
+	})
+	if raw < closeLook {
+		return 0
+	}
+	n := raw + around*int64(len(messages))
+	each(func(s *string) {
+		if s == nil {
+			return
+		}
+		for i := range len(*s) {
+			switch c := (*s)[i]; {
+			case c < ' ', c == 0xE2: // the line ends of JavaScript begin so, and are written out
+				n += 5
+			case c == '"', c == '\\':
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// roomToWrite holds room for messages in JSON while that is made, and makes the body
+// for it. Those that there is no room for go back: they come again.
+func (s *Server) roomToWrite(ctx context.Context, c *call, d *consume.Delivery) (release func(), err error) {
+	n := sizeInJSON(d.Messages)
+	if n == 0 || s.answers == nil {
+		return func() {}, nil
+	}
+	release, err = s.answers.take(ctx, n)
+	if err != nil {
+		if d.Return == nil {
+			return func() {}, nil // they count as acknowledged already
+		}
+		d.Return()
+		return nil, err
+	}
+	c.Response.SwapBody(make([]byte, 0, n))
+	return release, nil
+}
+
+// roomToStream waits for the room that a line of a stream takes while it is made,
+// twice: as it is encoded and as it is to be sent.
+func (s *Server) roomToStream(ctx context.Context, m []api.Message) (release func(), err error) {
+	n := 2 * sizeInJSON(m)
+	if n == 0 || s.answers == nil {
+		return func() {}, nil
+	}
+	for {
+		if release, err = s.answers.take(ctx, n); err == nil {
+			return release, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // holdAnswer counts an answer until it is written.

@@ -158,6 +158,13 @@ func (s *Server) pull(c *call) error {
 	if d.Messages == nil {
 		d.Messages = []api.Message{}
 	}
+	if !c.acceptsBehind() {
+		release, err := s.roomToWrite(ctx, c, d)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
 	if c.acceptsEvents() {
 		err = answerEvents(c, d)
 	} else {

@@ -226,14 +226,22 @@ func (o *stream) messages(ctx context.Context, b consume.StreamBatch) error {
 		if o.events {
 			o.w.buf = append(append(append(o.w.buf, "id: "...), b.Messages[i].ID...), "\nevent: message\ndata: "...)
 		}
+		release, err := o.s.roomToStream(ctx, b.Messages[i:i+1])
+		if err != nil {
+			return asError(err)
+		}
 		if err := o.line(&b.Messages[i]); err != nil {
+			release()
 			return err
 		}
 		o.w.mark()
 		if o.w.pending() < flushAt && i < len(b.Messages)-1 {
+			release()
 			continue
 		}
-		if err := o.w.flush(); err != nil {
+		err = o.w.flush()
+		release()
+		if err != nil {
 			return err
 		}
 		if err := o.from.Left(ctx, b.First+uint64(i)); err != nil {
